@@ -260,7 +260,12 @@ class NodeMetrics:
             self._stages[operation.kind].labels(stage.value).observe(seconds)
 
     def written(
-        self, accept: str, *, view: Callable[[], NodeView], most_shares: int
+        self,
+        accept: str,
+        *,
+        view: Callable[[], NodeView],
+        most_shares: int,
+        tenant_files: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[str, bytes]:
         """Return all metrics as text, with its content type.
 
@@ -268,6 +273,8 @@ class NodeMetrics:
             accept: The Accept header of the request.
             view: Returns the node at the moment.
             most_shares: Number of shares that get series of their own.
+            tenant_files: Returns the free part of the folders that containers write to, by
+                enforcer.
         """
         node = view()
         found = [
@@ -343,6 +350,12 @@ class NodeMetrics:
                 "Damaged records of claims that were written again.",
                 ("kind",),
                 [(("restored",), node.store.restored)],
+            ),
+            gauge(
+                "tenant_files_free_ratio",
+                "Free part of the space, or of the files, of the folder that containers write to.",
+                ("enforcer",),
+                (((label(name),), free) for name, free in tenant_files().items()),
             ),
             api_requests(NODE_PLUGIN, node.api_server.requests),
             *of_process(node.version),

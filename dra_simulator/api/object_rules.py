@@ -137,7 +137,7 @@ def _device_errors(path: str, device: Json) -> Iterator[FieldError]:
                 at, "exactly one policy can be specified, not validValues and validRange"
             )
         elif options and device.get("allowMultipleAllocations") is True:
-            total = quantity.parse(capacity["value"])
+            total = quantity.parse(capacity.get("value") or "0")
             yield from _options_errors(at, policy.get("default"), options, total)
 
 

@@ -81,7 +81,11 @@ _TAGS: Final[Mapping[str, Mapping[str, str]]] = {
         "distinctAttribute": "optional fully_qualified",
     },
     "DeviceClaimConfiguration": {"requests": "items=32 unique", "opaque": "required"},
-    "DeviceClassSpec": {"selectors": "items=32", "config": "items=32"},
+    "DeviceClassSpec": {
+        "selectors": "items=32",
+        "config": "items=32",
+        "extendedResourceName": "extended_resource",
+    },
     "DeviceClassConfiguration": {"opaque": "required"},
     "OpaqueDeviceConfiguration": {"driver": "driver", "parameters": "required"},
     "ResourceClaimStatus": {

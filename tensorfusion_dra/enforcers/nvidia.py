@@ -99,14 +99,15 @@ rm -f "$answer"
 exec 3<>"$1/requests"
 echo "$pid $2 $3 $cgroup" >&3
 tries=0
-until [ -e "$answer" ]; do
+text=
+until [ "${text%% *}" = "$cgroup" ]; do
     tries=$((tries + 1))
     [ "$tries" -le 80 ] || fail "found no answer in 8 s, expected container memory-limits to run"
     sleep 0.1
+    text=$(cat "$answer" 2>/dev/null) || :
 done
-text=$(cat "$answer")
 rm -f "$answer"
-[ "$text" = ok ] || fail "$text"
+[ "$text" = "$cgroup ok" ] || fail "${text#* }"
 """
 HOOK_SECONDS: Final = 15
 _WAIT_SECONDS: Final = 5.0
@@ -193,6 +194,7 @@ class Nvidia(Enforcer):
         enforces_memory=True,
         counts_by_pid=False,
         fixed=frozenset({Isolation.HARD}),
+        keeps_lent_memory=True,
         loses_limits=True,
         must_show_itself=True,
         remedy="run NVIDIA driver 615 or later on this node and the container memory-limits (chart "

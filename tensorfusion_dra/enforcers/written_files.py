@@ -1,9 +1,11 @@
-"""Reading of files that containers can write: never through a link, never waiting, never whole."""
+"""Files that containers can write: read never through a link, never waiting, never whole."""
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -28,3 +30,39 @@ def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def free_ratio(folder: str) -> float | None:
+    """Return the part of a folder's file system that is free, of its space or of its files.
+
+    Of both the smaller one, as either keeps new claims from getting their folders. None if there is
+    no folder yet.
+    """
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    free = [found.f_bavail / found.f_blocks if found.f_blocks else 1.0]
+    if found.f_files:  # some file systems do not count them
+        free.append(found.f_favail / found.f_files)
+    return min(free)
+
+
+def by_writer(folder: Path, claims: Mapping[str, str]) -> Mapping[str, int]:
+    """Return how much each claim, or each pod, has in a folder: files, plus one for each page.
+
+    Args:
+        folder: With a folder for each claim, named by its UID, or for each pod: namespace/name.
+        claims: Names of claims by UID.
+    """
+    counts: Counter[str] = Counter()
+    left = [folder]
+    while left:
+        top, *rest = (path := left.pop()).relative_to(folder).parts or ("",)
+        writer = claims.get(top) or "/".join((top, *rest[:1]))
+        with suppress(OSError), os.scandir(path) as entries:  # a tenant may have locked it
+            for entry in entries:
+                counts[writer] += 1 + entry.stat(follow_symlinks=False).st_blocks // 8
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(path / entry.name)
+    return counts

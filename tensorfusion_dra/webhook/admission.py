@@ -386,7 +386,8 @@ def _charged(claim: Item) -> Item:
 
 
 class QuotaAdmission:
-    """Rule for new claims in namespaces with a quota; safe for all threads.
+    """Rule for claims in namespaces with a quota, as they are created and when their annotations
+    change; safe for all threads.
 
     Kubernetes creates many claims at once, and a claim is stored only after it was admitted. So
     those that were just admitted here count until they are in the list. Another replica of the
@@ -404,9 +405,9 @@ class QuotaAdmission:
         self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
 
     def claim(self, asked: Review) -> Verdict:
-        """Refuse a new claim for which its namespace's quotas leave too little."""
+        """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
         claim, namespace = asked.document, asked.namespace
-        if not asked.is_creation:
+        if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
             quotas = [
@@ -443,8 +444,11 @@ class QuotaAdmission:
             for _, where, other, amounts in self._admitted.values():
                 if where == asked.namespace:
                     others.setdefault(other, amounts)
+            others.pop(name, None)  # the claim itself, before a change
             errors = [
-                text for each in quotas for text in quota.refusals(each, asked.document, others)
+                text
+                for each in quotas
+                for text in quota.refusals(each, asked.document, others, asked.old)
             ]
             if not errors and not asked.dry_run:
                 self._admitted[uid] = (now, asked.namespace, name, quota.counted(asked.document))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.enforcers import nvidia
 from tensorfusion_dra.enforcers.nvidia import FOLDER, SOCKET, LimitsClient
 from tensorfusion_dra.runtime.supervisor import Supervisor
+from tests.support import helm
 
 HINT = "GPU-1: persistence mode: found off, expected on"
 
@@ -139,6 +141,66 @@ def test_hook_has_the_cgroup_of_its_container_limited(folder: Path, limits: Limi
     text = "tensorfusion-dra: memory limits: pod uid-q: refused\n"
     assert (refused.returncode, refused.stderr) == (1, text)
     assert not list(folder.glob("*.answer"))
+
+
+def test_request_of_a_full_node_is_read_whole(folder: Path, limits: Limits) -> None:
+    cards = {f"GPU-{card:08}-aaaa-bbbb-cccc-dddddddddddd": 80 * 2**30 for card in range(16)}
+    pods = {f"1b4e28ba-2fa1-11d2-883f-{pod:012}": cards for pod in range(250)}
+
+    LimitsClient(str(folder / SOCKET)).set("uid-p", cards, pods, wait_seconds=9)
+
+    assert limits.beside == pods
+
+
+@pytest.mark.process
+def test_hook_does_not_take_the_answer_to_an_earlier_container_of_the_same_pid(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "requests")
+    pipe = os.open(tmp_path / "requests", os.O_RDWR)
+    words = ["sh", "-c", nvidia._HOOK, "hook", str(tmp_path), "uid-p", "GPU-0=7"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stdin is not None
+        waiting.stdin.write(json.dumps({"pid": os.getpid()}))
+        waiting.stdin.close()
+        cgroup = os.read(pipe, 4096).decode().split()[3]
+        answer = tmp_path / f"{os.getpid()}.answer"
+
+        answer.write_text(f"{cgroup}-earlier ok")
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(0.5)
+        answer.write_text(f"{cgroup} ok")
+
+        assert waiting.wait(9) == 0
+    os.close(pipe)
+    assert not answer.exists()
+
+
+@pytest.mark.process
+def test_liveness_probe_succeeds_while_the_server_answers(folder: Path) -> None:
+    (container,) = (
+        each
+        for each in helm.containers(helm.render({"nvidia": {"memoryLimits": True}}))
+        if each["name"] == "memory-limits"
+    )
+    command = container["livenessProbe"]["exec"]["command"]
+    served = str(folder / SOCKET)
+    words = [
+        each.replace("/run/tensor-fusion/nvidia/memory-limits/socket", served) for each in command
+    ]
+    assert words != command
+
+    alive = subprocess.run(words, check=False).returncode
+    (folder / SOCKET).unlink()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(served)
+        silent.listen()
+        patient = [each.replace("settimeout(9)", "settimeout(0.2)") for each in words]
+        hung = subprocess.run(patient, check=False, capture_output=True).returncode
+
+    assert (alive, hung) == (0, 1)
 
 
 @pytest.mark.process

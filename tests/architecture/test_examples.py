@@ -209,9 +209,10 @@ def webhooks() -> dict[tuple[str, str], Json]:
     }
 
 
-def is_sent(entry: Json, document: Json) -> bool:
+def is_sent(entry: Json, document: Json, old: Json | None = None) -> bool:
     """Return True if the match conditions let the API server send an object to the webhook."""
-    variables = {"object": document, "oldObject": None, "request": {}}
+    operation = "CREATE" if old is None else "UPDATE"
+    variables = {"object": document, "oldObject": old, "request": {"operation": operation}}
     conditions = entry.get("matchConditions", ())
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
@@ -380,9 +381,26 @@ def test_only_objects_with_parameters_for_this_driver_are_sent(resource: str, ki
     ],
 )
 def test_only_claims_of_this_drivers_class_are_sent_for_quotas(request_: Json, sent: bool) -> None:
-    document = {"spec": {"devices": {"requests": [request_]}}}
+    document = {"metadata": {}, "spec": {"devices": {"requests": [request_]}}}
 
     assert is_sent(webhooks()["Validating", "quotas"], document) is sent
+
+
+@pytest.mark.parametrize("annotation", sorted({*names.SHARE_ANNOTATIONS, "example.com/other"}))
+def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
+    annotation: str,
+) -> None:
+    entry = webhooks()["Validating", "quotas"]
+    request = {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
+    bare: Json = {"metadata": {}, "spec": {"devices": {"requests": [request]}}}
+    other = {**bare, "metadata": {"annotations": {"example.com/x": "1"}, "finalizers": ["a"]}}
+    annotated, again = ({**bare, "metadata": {"annotations": {annotation: x}}} for x in "12")
+
+    sent = annotation in names.SHARE_ANNOTATIONS
+    changes = [(bare, annotated), (annotated, bare), (annotated, again), (other, annotated)]
+    assert [is_sent(entry, new, old) for old, new in changes] == [sent] * 4
+    assert not is_sent(entry, other, bare)
+    assert not is_sent(entry, annotated, annotated)
 
 
 def test_claims_are_selected_by_the_templates_label() -> None:

@@ -503,6 +503,27 @@ def test_marks_are_the_node_plugins_alone(old: Any, new: Any, expected: str) -> 
     assert denial("tensorfusion-dra-marks", old, new, user=PLUGIN) == ""
 
 
+@pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
+def test_marks_do_not_come_with_a_binding(resource: str) -> None:
+    policy = one(
+        helm.render(VARIANTS["hypervisor"]), "ValidatingAdmissionPolicy", "tensorfusion-dra-marks"
+    )
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    plain, marked, given = (binding(each) for each in ({}, MARKED, GIVEN))
+
+    assert resource in rule["resources"]
+    assert denial("tensorfusion-dra-marks", None, plain) == ""
+    assert "tensor-fusion.ai/dra-marks" in denial("tensorfusion-dra-marks", None, marked)
+    assert "tensor-fusion.ai/gpu-ids" in denial("tensorfusion-dra-marks", None, given)
+    assert denial("tensorfusion-dra-marks", None, given, group=SCHEDULER) == ""
+
+
+def binding(annotations: dict[str, str]) -> Any:
+    """Return what a scheduler posts to give a pod its node."""
+    metadata = {"name": "train", **({"annotations": annotations} if annotations else {})}
+    return {"metadata": metadata, "target": {"kind": "Node", "name": "node-01"}}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -495,6 +495,20 @@ def test_index_of_a_pod_of_tensor_fusions_webhook_is_left_to_it(node: WorkerNode
     assert node.hypervisor.calls == [127]
 
 
+def test_pod_that_names_every_index_takes_no_more_than_one(node: WorkerNode) -> None:
+    containers = [
+        {"resources": {"limits": {f"tensor-fusion.ai/index_{socket:x}": str(amount)}}}
+        for amount in range(8, 0, -1)
+        for socket in range(15, -1, -1)
+    ]
+    node.pods.put("other", spec={"containers": containers})
+    node.pods.stored["other"]["metadata"]["labels"] = {PREFIX + "component": "worker"}
+
+    node.run()
+
+    assert node.hypervisor.calls == [127]
+
+
 def test_missing_right_to_mark_pods_fails_the_claim(node: WorkerNode) -> None:
     node.pods.put("train")
     node.pods.refuses_marks = True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
@@ -83,8 +84,14 @@ def from_text(body: bytes) -> Scraped:
 def scrape(view: NodeView, *, most_shares: int = 100) -> Scraped:
     """Return what a scrape says, after checking that both formats say the same."""
     metrics = NodeMetrics()
-    _, body = metrics.written(OPENMETRICS, view=lambda: view, most_shares=most_shares)
-    _, text = metrics.written("", view=lambda: view, most_shares=most_shares)
+    written = partial(
+        metrics.written,
+        view=lambda: view,
+        most_shares=most_shares,
+        tenant_files=lambda: {"hami-core": 0.25},
+    )
+    _, body = written(OPENMETRICS)
+    _, text = written("")
     found = from_openmetrics(body)
     assert found.samples() == from_text(text).samples()
     return found

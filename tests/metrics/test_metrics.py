@@ -480,3 +480,7 @@ def test_end_of_the_certificate() -> None:
 
     assert scrape_webhook(webhook_metrics()).value(name) == END.timestamp()
     assert scrape_webhook(webhook_metrics(), None).each(name) == []
+
+
+def test_free_part_of_folders_that_containers_write_to() -> None:
+    assert scrape(FULL).each("tenant_files_free_ratio") == [({"enforcer": "hami-core"}, 0.25)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import QuotaAdmission
@@ -86,9 +87,26 @@ def test_claims_are_read_only_if_a_quota_could_apply() -> None:
     other["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "nic.example.com"
 
     assert namespace.admission.claim(review_of(other)) is PASSED
-    assert namespace.admit("a", operation="UPDATE") is PASSED
+    assert namespace.admit("a", operation="DELETE") is PASSED
     namespace.quotas.error = InputError("no such resource")
     assert namespace.admit("a") is PASSED
+
+
+def test_claim_that_is_annotated_later_does_not_count_twice() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    old, new, larger = (claim("a") for _ in range(3))
+    limits = {"4Gi": old, "10Gi": new, "11Gi": larger}
+    for limit, document in limits.items():
+        document["metadata"]["annotations"] = {names.ANNOTATION_VRAM_LIMIT: limit}
+    namespace.admission.claim(review_of(old))
+    namespace.claims.stored = [old]
+
+    def change(to: Json) -> Verdict:
+        return namespace.admission.claim(review_of(to, operation="UPDATE", old=old))
+
+    assert not is_refused(change(new))
+    (error,) = change(larger).errors
+    assert "limits.vram: found 11Gi, expected at most 10Gi" in str(error)
 
 
 @pytest.mark.parametrize("source", ["quotas", "claims"])

@@ -17,8 +17,10 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.error import CommentMark, MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 from ruamel.yaml.tokens import CommentToken
@@ -36,6 +38,10 @@ _DOCUMENT_START: Final = re.compile(r"---[ \t]*(?:#.*)?(?:\n|$)|---[ \t]+")
 _LIST: Final = re.compile(
     r"^(?P<key> *)(?:- )?[^\s#-].*:[ \t]*(?:#.*)?\n(?P<dash> *)-(?P<gap> +)\S", re.M
 )
+_MAX_LEVELS: Final = 100
+_MAX_REPEATED: Final = 50_000
+_MAX_CHARACTERS: Final = 1_500_000
+"""Of one document; etcd stores no object above 1.5 MiB. Reading it takes a minute and a half."""
 _MAPPING: Final = re.compile(r"^(?P<key> *)[^\s#-].*:[ \t]*(?:#.*)?\n(?P<inner> *)[^\s#-]", re.M)
 
 
@@ -54,6 +60,48 @@ class _Plain(BaseResolver):
 _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
 
 
+class _TooLargeError(MarkedYAMLError):
+    """A document would take far more time than its text is long."""
+
+
+class _Bounded(Composer):
+    """Composer that refuses what no object of Kubernetes has: many levels, many repetitions.
+
+    Every part of ruamel.yaml, and the conversion, goes through a value again for each of its
+    aliases. So ten lines, each a list of nine aliases of the line before, would take days.
+    """
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self._levels = self._nodes = self._repeated = 0
+        self._sizes: Final[dict[int, int]] = {}
+        """Number of nodes in each complete node, by its id."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node and those in it."""
+        event, before = self.parser.peek_event(), self._nodes
+        self._levels += 1
+        if self._levels > _MAX_LEVELS:
+            raise _too_large(event, f"found more than {_MAX_LEVELS} levels")
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        if isinstance(event, AliasEvent):
+            if id(node) not in self._sizes:
+                raise _too_large(event, "found an alias of a value that contains it")
+            self._nodes += self._sizes[id(node)]
+            self._repeated += self._sizes[id(node)]
+            if self._repeated > _MAX_REPEATED:
+                raise _too_large(event, f"found aliases of more than {_MAX_REPEATED} values")
+        else:
+            self._nodes += 1
+            self._sizes[id(node)] = self._nodes - before
+        return node
+
+
+def _too_large(event: Any, text: str) -> _TooLargeError:
+    return _TooLargeError(problem=text, problem_mark=event.start_mark)
+
+
 class Document:
     """One document of a YAML text.
 
@@ -68,9 +116,14 @@ class Document:
             first_line: Number of its first line in the whole text, from 1.
 
         Raises:
-            InputError: The text is not YAML, or sets a key twice.
+            InputError: The text is not YAML, sets a key twice, or takes too long to read.
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
+        if len(text) > _MAX_CHARACTERS:
+            found = f"found a document of {len(text)} characters"
+            raise InputError(
+                f"YAML: line {first_line}: {found}, expected at most {_MAX_CHARACTERS}"
+            )
         text = text.replace("\r\n", "\n")
         start = _DOCUMENT_START.match(text)
         self._start: Final = start[0] if start else ""
@@ -79,7 +132,7 @@ class Document:
         self._yaml: Final = _round_trip(self._body)
         try:
             self.root: Any = self._yaml.load(self._body)
-        except DuplicateKeyError as error:
+        except (DuplicateKeyError, _TooLargeError) as error:
             line = error.problem_mark.line + self._first_line
             raise InputError(f"YAML: line {line}: {error.problem}") from error
         except YAMLError as error:
@@ -177,7 +230,7 @@ def replace(part: CommentedMap, key: str, text: str) -> None:
 def _round_trip(text: str) -> YAML:
     """Return ruamel.yaml's reader and writer for a text, with the indentation of the text."""
     found = YAML(typ="rt", pure=True)
-    found.Resolver = _Plain
+    found.Resolver, found.Composer = _Plain, _Bounded
     found.preserve_quotes = True
     found.brace_single_entry_mapping_in_flow_sequence = True
     found.width = 2**31

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok,
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
+from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.state import claim_store, unix_sockets
 
@@ -26,6 +28,9 @@ _ELSEWHERE: Final = (
     "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
 )
 _MIN_FREE_BYTES: Final = 16 * 2**20
+_MIN_FREE_RATIO: Final = 0.1
+"""As in the alert TensorFusionDRATenantFilesFull."""
+_NAMED_WRITERS: Final = 3
 _SUFFIXES: Final = (".json", ".yaml")
 _MAX_BYTES: Final = 16 * 2**20
 _OTHER_RELEASE: Final = "run the release that wrote them, or drain the node and delete its folder"
@@ -76,6 +81,26 @@ def folders(context: Context) -> Iterator[Finding]:
                 uses.append((Path(folder).resolve(), _TENANTS))
     for path, use in uses:
         yield from of_path(path, use, in_pod=context.in_pod)
+        free = written_files.free_ratio(str(path)) if use.of_containers else None
+        if free is not None and free < _MIN_FREE_RATIO:
+            yield full(path, free, settings.data_folder)
+
+
+def full(folder: Path, free: float, data: Path) -> Finding:
+    """Name the claims that have most in a folder that containers have nearly filled."""
+    claims: dict[str, str] = {}
+    with suppress(RetryableError, FatalError):
+        claims = {uid: f"claim {each.ref}" for uid, each in claim_store.read(data).claims.items()}
+    counts = written_files.by_writer(folder, claims)
+    most = sorted(counts, key=lambda writer: (-counts[writer], writer))[:_NAMED_WRITERS]
+    return problem(
+        f"{_TENANTS.what} {folder}",
+        f"{free:.0%} of its space or files free",
+        expected=f"at least {_MIN_FREE_RATIO:.0%}; once it is full, no claim of this enforcer is "
+        "prepared",
+        remedy="end the pods that have most files and pages of 4 KiB there: "
+        + ", ".join(f"{writer} ({counts[writer]})" for writer in most),
+    )
 
 
 def of_path(path: Path, use: Use, *, in_pod: bool) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Events, Nodes,
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import NodeAccess
+from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
@@ -52,6 +52,7 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
+from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
@@ -165,6 +166,7 @@ class NodePlugin:
             on_change=publishing_due.wake,
         )
 
+        self._enforcers = enforcers
         self._metrics = NodeMetrics()
         self._operations = Operations(self._metrics.operation_ended)
         self._api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
@@ -366,7 +368,10 @@ class NodePlugin:
         if not settings.metrics:
             return pages
         written = partial(
-            self._metrics.written, view=observer.view, most_shares=settings.shown_shares
+            self._metrics.written,
+            view=observer.view,
+            most_shares=settings.shown_shares,
+            tenant_files=partial(_free_ratios, self._enforcers),
         )
         metrics = health_endpoint.metrics_page(
             written, self._supervisor, host=settings.metrics_host, port=settings.metrics_port
@@ -401,3 +406,13 @@ class NodePlugin:
         )
         self._supervisor.on_stop(endpoint.stop)
         endpoint.start()
+
+
+def _free_ratios(enforcers: Mapping[str, Enforcer]) -> Mapping[str, float]:
+    """Return the free part of the folders that containers write to, by enforcer."""
+    found = {
+        name: written_files.free_ratio(each.tenants_folder)
+        for name, each in enforcers.items()
+        if each.tenants_folder
+    }
+    return {name: free for name, free in found.items() if free is not None}

@@ -145,7 +145,11 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
 
 def lending_rules(settings: Settings, every: Mapping[str, Enforcer]) -> LendingRules:
     """Return the rules for limits above requests; `every` is from enforcers()."""
-    return LendingRules(overcommit_limits=settings.overcommit_limits, enforcers=every)
+    return LendingRules(
+        overcommit_limits=settings.overcommit_limits,
+        factor=settings.lending_factor,
+        enforcers=every,
+    )
 
 
 def boot_id(settings: Settings) -> str:
@@ -296,7 +300,7 @@ def recorded(settings: Settings) -> Sequence[PreparedClaim]:
             f"claim record {settings.data_folder / claim_store.FOLDER / uid}.json: {reason}, "
             "expected a readable one; the node plugin rebuilds it from its claim"
         )
-    rules = LendingRules(overcommit_limits=settings.overcommit_limits)
+    rules = lending_rules(settings, enforcers(settings))
     return lending.divided(list(found.claims.values()), rules)
 
 

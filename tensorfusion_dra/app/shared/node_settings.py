@@ -234,6 +234,12 @@ class Settings:
         False,
         "Whether memory limits may add up to more than a card has: true, false.",
     )
+    lending_factor: int = setting(
+        4,
+        "Largest memory limit, as a multiple of the request, under enforcers that cannot take back "
+        "memory in use (nvidia); 1 lends none.",
+        span=(1, 100_000),
+    )
     read_pods: bool = setting(
         True,
         "Whether to read limits from the annotations of pods whose claims name none: true, false.",

@@ -9,6 +9,8 @@ Each claim is charged these amounts, which have the names of the quota's fields:
 
 A new claim has to name each amount that the quota limits, as in Kubernetes' own ResourceQuota. A
 claim for a whole card does not: how much it takes is known only when the scheduler has chosen one.
+Where limits are limited, the claim has to set its own: for a claim that sets none, the node takes
+the limits that its pods' annotations set, which no quota sees (core/claims/share_policy.py).
 
 Example: of `total.requests.tflops: 100`, claim a has 50 and claim b has 30. Claim c, which requests
 10 for each of two cards, is admitted. Then a claim of 5 is refused: 100 of 100 are taken by a (50),
@@ -42,10 +44,15 @@ def shares(claim: Item) -> list[Amounts]:
     An amount that is not known in advance is missing.
     """
     found = []
-    for request, amounts, count in _cards(claim):
-        limits = {**amounts, **_limits(claim, request, count)}
-        counted = (("requests", amounts), ("limits", limits))
-        found.append({f"{field}.{name}": each[name] for field, each in counted for name in each})
+    for alternatives in _cards(claim):
+        options = []
+        for request, amounts, count in alternatives:
+            limits = {**amounts, **_limits(claim, request, count)}
+            counted = (("requests", amounts), ("limits", limits))
+            options.append({f"{field}.{name}": of[name] for field, of in counted for name in of})
+        known = [name for name in options[0] if all(name in each for each in options)]
+        # The scheduler may take any of them, so the largest amounts count.
+        found.append({name: max(each[name] for each in options) for name in known})
     return found
 
 
@@ -77,13 +84,17 @@ def totals(quota: Item) -> Amounts:
     return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
 
 
-def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterator[str]:
-    """Yield why the quota does not admit a new claim.
+def refusals(
+    quota: Item, claim: Item, others: Mapping[str, Amounts], old: Item | None = None
+) -> Iterator[str]:
+    """Yield why the quota does not admit a new claim, or a change of one.
 
     Args:
         others: What the namespace's other claims are charged, by the claim's name.
+        old: The claim before the change. What it had already is not refused, as the claims may
+            have more than a newer quota.
     """
-    asked, requested = counted(claim), shares(claim)
+    asked, requested, before = counted(claim), shares(claim), counted(old or {})
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
     try:
         limited = totals(quota)
@@ -94,6 +105,13 @@ def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterato
         if amount != WORKERS and any(amount not in each for each in requested):
             name = amount.partition(".")[2]
             yield f"{subject}: {amount}: found a request without {name}, expected its amount"
+            continue
+        field, _, name = amount.partition(".")
+        if field == "limits" and not _sets_limit(claim, name):
+            text = "found no limit in the claim, expected one in its parameters or its annotation"
+            yield f"{subject}: {amount}: {text} {names.ANNOTATION_PREFIX}{name}-limit"
+            continue
+        if amount in before and asked[amount] <= before[amount]:
             continue
         having = {name: each[amount] for name, each in others.items() if each.get(amount)}
         used = sum(having.values(), Quantity(0, most.family))
@@ -111,28 +129,31 @@ def _names(having: Amounts) -> str:
     return f" by {shown}{more}" if shown else ""
 
 
-def _cards(claim: Item) -> Iterator[tuple[str, Amounts, int]]:
-    """Yield request, amounts and number of cards: of the allocation, else of the spec."""
+def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
+    """Yield the alternatives of each request, each with its name, amounts and number of cards.
+
+    What is allocated has one.
+    """
     allocated = resource_claims.results(claim)
     for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-            yield str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1
+            yield [(str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1)]
     if allocated:
         return
     devices = as_map(as_map(claim.get("spec")).get("devices"))
     for request in map(as_map, as_list(devices.get("requests"))):
-        options = []
-        for each in map(as_map, [request.get("exactly"), *as_list(request.get("firstAvailable"))]):
+        name, options = request.get("name"), []
+        alternatives = [(str(name), as_map(request.get("exactly")))]
+        for each in map(as_map, as_list(request.get("firstAvailable"))):
+            alternatives.append((f"{name}/{each.get('name')}", each))
+        for full_name, each in alternatives:
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
                 found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
                 count = found if is_whole_number(found) else 1
-                options.append(
-                    (_amounts(as_map(each.get("capacity")).get("requests"), count), count)
-                )
-        if options:  # the scheduler may take any of them, so the largest amounts count
-            known = [name for name in VIRTUAL_OF if all(name in each for each, _ in options)]
-            most = {name: max(each[name] for each, _ in options) for name in known}
-            yield str(request.get("name")), most, max(count for _, count in options)
+                amounts = _amounts(as_map(each.get("capacity")).get("requests"), count)
+                options.append((full_name, amounts, count))
+        if options:
+            yield options
 
 
 def _amounts(found: object, count: int) -> Amounts:
@@ -151,19 +172,43 @@ def _amounts(found: object, count: int) -> Amounts:
 
 def _limits(claim: Item, request: str, count: int) -> Amounts:
     """Return the limits that the claim sets for the cards of one of its requests."""
-    merged, request = ShareParameters(), request.partition("/")[0]
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
     try:
-        for config in map(as_map, as_list(devices.get("config"))):
-            chosen = {str(each).partition("/")[0] for each in as_list(config.get("requests"))}
-            opaque = as_map(config.get("opaque"))
-            if opaque.get("driver") == names.DRIVER and (not chosen or request in chosen):
-                merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
-        merged = merged.over(share_policy.of_annotations(review.annotations_of(claim)))
+        merged = _parameters(claim, request).over(
+            share_policy.of_annotations(review.annotations_of(claim))
+        )
     except ParameterError:
         return {}  # no node prepares this claim
     found = (names.CAPACITY_TFLOPS, merged.tflops_limit), (names.CAPACITY_VRAM, merged.vram_limit)
     return {name: _times(limit, count) for name, limit in found if limit is not None}
+
+
+def _sets_limit(claim: Item, name: str) -> bool:
+    """Return True if no annotation of a pod can set this limit of any of the claim's requests.
+
+    Raises:
+        ParameterError: The claim's parameters are malformed.
+    """
+    return bool(names.SHARE_ANNOTATIONS & review.annotations_of(claim).keys()) or all(
+        getattr(_parameters(claim, request), f"{name}_limit") is not None
+        for options in _cards(claim)
+        for request, _, _ in options
+    )
+
+
+def _parameters(claim: Item, request: str) -> ShareParameters:
+    """Return the claim's own parameters for one of its requests, `request` or `request/subrequest`.
+
+    Raises:
+        ParameterError: They are malformed.
+    """
+    merged, either = ShareParameters(), {request, request.partition("/")[0]}
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    for config in map(as_map, as_list(devices.get("config"))):
+        chosen = set(map(str, as_list(config.get("requests"))))
+        opaque = as_map(config.get("opaque"))
+        if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
+            merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
+    return merged
 
 
 def _times(amount: Quantity, count: int) -> Quantity:

@@ -127,6 +127,8 @@ class EnforcerFacts:
         names_containers: Its limiter needs the name of its container, which the webhook adds.
         fixed: Isolation modes in which the limit of a running container cannot be lowered.
         mixed: Isolation modes in which it cannot tell two claims in one container apart.
+        keeps_lent_memory: Memory in use cannot be taken back, and the tenant to whom it is reserved
+            waits for it. So the node's setting lending-factor bounds what is lent.
         loses_limits: Limits may be lost while containers run, so apply() is called again before
             each judgement.
         must_show_itself: Claims wait for its sign, also without the setting require-enforcement,
@@ -142,6 +144,7 @@ class EnforcerFacts:
     names_containers: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
     mixed: frozenset[Isolation] = frozenset(Isolation)
+    keeps_lent_memory: bool = False
     loses_limits: bool = False
     must_show_itself: bool = False
     remedy: str = ""

@@ -23,6 +23,9 @@ Not every limit takes part in this. What cannot be computed is a fact of the rec
   the other shares divide what it leaves.
 - A limit also stays if the claim's enforcer could not express its new limits, as long as it cannot.
 
+Some enforcers cannot take back memory that a tenant uses. There a memory limit is at most a few
+times the request, so that a tenant that reserves little cannot keep the card for itself.
+
 With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
 capped at the card.
 
@@ -56,18 +59,28 @@ class LendingRules:
     Attributes:
         overcommit_limits: True if limits may add up to more than the card has; no single limit
             exceeds the card.
+        factor: Under enforcers that cannot take memory back: memory limit at most this many times
+            the request.
         enforcers: By name. The enforcer that a record names decides whether its limits can change
             while containers run, whatever the node's present setting is. Limits of an enforcer
             that is missing here never change.
     """
 
     overcommit_limits: bool = False
+    factor: int = 4
     enforcers: Mapping[str, Enforcer] = field(default_factory=dict)
 
     def facts(self, enforcer: str) -> EnforcerFacts:
         """Return the facts of the enforcer of this name; of an unknown one the least promises."""
         known = self.enforcers.get(enforcer)
         return EnforcerFacts() if known is None else known.facts
+
+    def most(self, enforcer: str, share: PreparedShare) -> Limit:
+        """Return the largest limit that a share may get."""
+        vram_bytes = share.wanted_vram_bytes
+        if self.facts(enforcer).keeps_lent_memory and not self.overcommit_limits:
+            vram_bytes = min(vram_bytes, self.factor * share.reserved.vram_bytes)
+        return replace(share.wanted, vram_bytes=vram_bytes)
 
     def refusal(self, claim: PreparedClaim) -> str:
         """Return why the claim's enforcer cannot express its limits; "" if it can."""
@@ -232,8 +245,11 @@ def _divided(
             # Its container may use this limit, whether it is more or less than its request.
             (share.limit or share.reserved,) * 2
             if stays
-            else (share.reserved, share.wanted if share.limit else share.reserved)
-            for _, _, share, stays in found
+            else (
+                share.reserved,
+                rules.most(claim.enforcer, share) if share.limit else share.reserved,
+            )
+            for claim, _, share, stays in found
         ]
         # The smallest, as long as not all records have what was read last.
         whole = Limit(

@@ -130,7 +130,7 @@ def capacity_errors(
     if capacity.get("requestPolicy") is not None and not shared:
         yield forbidden(f"{path}.requestPolicy", "allowMultipleAllocations must be true")
     elif policy.get("validRange") is not None:
-        total = quantity.parse(capacity["value"])
+        total = quantity.parse(capacity.get("value") or "0")
         yield from _range_errors(f"{path}.requestPolicy", policy, total)
 
 

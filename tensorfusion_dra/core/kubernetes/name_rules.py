@@ -106,6 +106,24 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
         yield invalid(path, key, text)
 
 
+def extended_resource(path: str, name: object) -> Iterator[FieldError]:
+    """Yield errors unless it is None or the name of an extended resource: ``domain/name``.
+
+    It is not of Kubernetes itself, and a quota can name it with the prefix ``requests.``.
+    """
+    if not isinstance(name, str):
+        return
+    if "/" not in name:
+        text = "a name must be a domain-prefixed path, such as 'example.com/my-prop'"
+        yield invalid(path, name, text)
+    elif "kubernetes.io/" in name:
+        yield invalid(path, name, 'must not have "kubernetes.io/" domain')
+    if name.startswith("requests."):
+        yield invalid(path, name, 'must not have "requests." prefix')
+    for error in label_key(path, f"requests.{name}"):
+        yield invalid(path, name, error.text)
+
+
 def label_value(path: str, value: object) -> Iterator[FieldError]:
     """Yield errors unless it is the value of a label; an empty value is valid."""
     if not isinstance(value, str):

@@ -27,19 +27,26 @@ open-gpu-kernel-modules 615.71.09, mem_mgr/memacct.c.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pynvml
 
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
 from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
+
+T = TypeVar("T")
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _DRIVER: Final = 615
+_CALL_SECONDS: Final = 2.0
+_QUIET_SECONDS: Final = 30.0
 _SCRATCH: Final = "tensorfusion-dra-check"
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,63}")
 _TEXTS: Final = {
@@ -60,6 +67,9 @@ _TEXTS: Final = {
 
 class CgroupLimits:
     """Memory limits of the pods of this node; for one thread.
+
+    Each card is asked in a thread of its own. One that does not answer costs a call two seconds,
+    and then nobody waits for it for half a minute, so the other cards' limits follow.
 
     NVML stays initialised between calls, because the limits of a card without persistence mode
     vanish when its last user closes it.
@@ -88,6 +98,8 @@ class CgroupLimits:
         self._library, self._driver_root = library, driver_root
         self._cgroups, self._every_container = cgroups, every_container
         self._is_open = False
+        self._threads: dict[str, SingleCallThread] = {}
+        self._quiet_until: dict[str, float] = {}
 
     def check_driver(self) -> None:
         """Return if NVML may be open.
@@ -112,7 +124,7 @@ class CgroupLimits:
         """
         try:
             self._open()
-            version = pynvml.nvmlSystemGetDriverVersion()
+            version = self._run("NVML", pynvml.nvmlSystemGetDriverVersion)
             if int(version.partition(".")[0]) < _DRIVER:
                 return (f"NVIDIA driver: found {version}, expected {_DRIVER} or later",)
             if not (self._cgroups / "cgroup.controllers").is_file():
@@ -208,23 +220,24 @@ class CgroupLimits:
         scratch = next(self._kubepods()) / _SCRATCH
         scratch.mkdir(exist_ok=True)
         refused, hints = [], []
-        count = pynvml.nvmlDeviceGetCount()
+        count = self._run("NVML", pynvml.nvmlDeviceGetCount)
         try:
             for index in range(count):
-                card = pynvml.nvmlDeviceGetHandleByIndex(index)
-                gpu_uuid = pynvml.nvmlDeviceGetUUID(card)
-                if _mode(pynvml.nvmlDeviceGetMigMode, card) == 1:
-                    refused.append(f"{gpu_uuid}: MIG mode: found on, expected off")
-                    continue
                 try:
-                    self._set_one(scratch, gpu_uuid, NO_LIMIT)
+                    gpu_uuid, mig, persistence = self._run(f"GPU {index}", partial(_modes, index))
+                    if persistence == 0:
+                        hints.append(
+                            f"{gpu_uuid}: persistence mode: found off, expected on: limits vanish "
+                            "when the card's last user closes it; run nvidia-persistenced"
+                        )
+                    if mig == 1:
+                        refused.append(f"{gpu_uuid}: MIG mode: found on, expected off")
+                    else:
+                        self._set_one(scratch, gpu_uuid, NO_LIMIT)
                 except RetryableError as error:
                     refused.append(str(error))
-                if _mode(pynvml.nvmlDeviceGetPersistenceMode, card) == 0:
-                    hints.append(
-                        f"{gpu_uuid}: persistence mode: found off, expected on: limits vanish when "
-                        "the card's last user closes it; run nvidia-persistenced"
-                    )
+                except pynvml.NVMLError as error:
+                    refused.append(f"GPU {index}: {nvml_discovery.error_name(error)}")
         finally:
             scratch.rmdir()
         if count == len(refused):
@@ -276,8 +289,7 @@ class CgroupLimits:
 
     def _set_one(self, cgroup: Path, gpu_uuid: str, limit: int) -> None:
         given = pynvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, limit)
-        with self._call(cgroup, gpu_uuid, "set") as card:
-            pynvml.nvmlDeviceSetMemoryLimits_v1(card, given)
+        self._call(cgroup, gpu_uuid, "set", pynvml.nvmlDeviceSetMemoryLimits_v1, given)
         try:
             found, used = self._get(cgroup, gpu_uuid)
         except _NoLimitError:
@@ -292,16 +304,14 @@ class CgroupLimits:
 
     def _get(self, cgroup: Path, gpu_uuid: str) -> tuple[int, int]:
         found = pynvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
-        with self._call(cgroup, gpu_uuid, "get") as card:
-            pynvml.nvmlDeviceGetMemoryLimits_v1(card, found)
+        self._call(cgroup, gpu_uuid, "get", pynvml.nvmlDeviceGetMemoryLimits_v1, found)
         return int(found.hardLimit), int(found.currentUsed)
 
-    @contextmanager
-    def _call(self, cgroup: Path, gpu_uuid: str, verb: str) -> Iterator[Any]:
-        """Open NVML and the card for one call; translate its errors."""
+    def _call(self, cgroup: Path, gpu_uuid: str, verb: str, function: Any, given: Any) -> None:
+        """Call a function of NVML for a card, with what it reads or fills; translate its errors."""
+        self._open()
         try:
-            self._open()
-            yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
+            self._run(gpu_uuid, lambda: function(pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid), given))
         except pynvml.NVMLError as error:
             name = nvml_discovery.error_name(error)
             cause = _TEXTS.get(error.value, "found an error that NVML does not explain")
@@ -309,9 +319,35 @@ class CgroupLimits:
                 text = f"{gpu_uuid}: {cgroup}: found no memory limit, expected one"
                 raise _NoLimitError(text) from error
             text = f"{gpu_uuid}: {verb} memory limit of {cgroup}: {name}: {cause}"
-            if name in nvml_discovery.UNAVAILABLE:
+            # A broken card may say so for good, and must not end the process again and again.
+            if name in nvml_discovery.UNAVAILABLE and not self._another_answers(gpu_uuid):
                 raise FatalError(text) from error
             raise RetryableError(text) from error
+
+    def _another_answers(self, gpu_uuid: str) -> bool:
+        """Return True if NVML still works with another card."""
+        with suppress(RetryableError, pynvml.NVMLError):
+            for index in range(self._run("NVML", pynvml.nvmlDeviceGetCount)):
+                with suppress(RetryableError, pynvml.NVMLError):
+                    if self._run(f"GPU {index}", partial(_memory_of, index)) != gpu_uuid:
+                        return True
+        return False
+
+    def _run(self, subject: str, function: Callable[[], T]) -> T:
+        """Call NVML in the thread of a subject, such as a card.
+
+        Raises:
+            RetryableError: It did not answer, now or a moment ago.
+        """
+        if time.monotonic() >= self._quiet_until.get(subject, 0.0):
+            thread = self._threads.setdefault(subject, SingleCallThread(f"nvml-{subject}"))
+            with suppress(OverdueError):
+                return thread.run(function, wait_seconds=_CALL_SECONDS)
+            self._quiet_until[subject] = time.monotonic() + _QUIET_SECONDS
+        raise RetryableError(
+            f"{subject}: found no answer of NVML within {_CALL_SECONDS:g} s, expected one; it is "
+            f"asked again after {_QUIET_SECONDS:g} s"
+        )
 
     def _open(self) -> None:
         """Load and initialise NVML unless it is.
@@ -325,7 +361,7 @@ class CgroupLimits:
             return
         nvml_discovery.load(self._library, self._driver_root)
         try:
-            pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
+            self._run("NVML", partial(pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS))
         except pynvml.NVMLError as error:
             raise RetryableError(f"NVML: {nvml_discovery.error_name(error)}") from error
         self._is_open = True
@@ -368,6 +404,20 @@ class _NoCgroupError(RetryableError):
 
 class _NoLimitError(RetryableError):
     """The cgroup has no limit on the card."""
+
+
+def _modes(index: int) -> tuple[str, int | None, int | None]:
+    """Return a card's UUID, MIG mode and persistence mode."""
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    modes = pynvml.nvmlDeviceGetMigMode, pynvml.nvmlDeviceGetPersistenceMode
+    return pynvml.nvmlDeviceGetUUID(card), *(_mode(each, card) for each in modes)
+
+
+def _memory_of(index: int) -> str:
+    """Ask the NVIDIA driver for a card's memory; return the card's UUID."""
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    pynvml.nvmlDeviceGetMemoryInfo(card)
+    return str(pynvml.nvmlDeviceGetUUID(card))
 
 
 def _mode(function: Any, card: Any) -> int | None:

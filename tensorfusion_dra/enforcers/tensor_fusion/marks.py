@@ -363,15 +363,19 @@ def check_holders(
 
 
 def _indices(pod: Mapping[str, Any]) -> set[int]:
-    """Return the indices of a worker: its annotation's, and that of its extended resource."""
-    found = {str(pod_annotations(pod).get(names.MARK_INDEX, ""))}
+    """Return the indices of a worker: its annotation's, and that of its extended resource.
+
+    A worker has one such resource. Of more only the first counts, so that no pod takes all indices.
+    """
+    annotated = str(pod_annotations(pod).get(names.MARK_INDEX, ""))
+    found = {int(annotated)} if _is_short(annotated) else set()
     for container in as_list(as_map(pod.get("spec")).get("containers")):
         amounts = as_map(as_map(as_map(container).get("resources")).get("limits"))
         for resource, amount in amounts.items():
             socket = resource.removeprefix(names.TENSOR_FUSION_INDEX)
             if socket in _SOCKETS and _is_short(str(amount)):
-                found.add(str(int(str(amount)) + INDICES_PER_SOCKET * int(socket, 16)))
-    return {int(text) for text in found if _is_short(text)}
+                return {*found, int(str(amount)) + INDICES_PER_SOCKET * int(socket, 16)}
+    return found
 
 
 def _is_short(text: str) -> bool:

@@ -346,6 +346,36 @@ def test_invalid_yaml_is_bad_input(text: str, reason: str) -> None:
         convert(text)
 
 
+def bomb(lines: int, entry: str) -> str:
+    """Return lines of which each has the value of the one before several times."""
+    return "a0: &a0 {x: 1}\n" + "".join(
+        f"a{i}: &a{i} {entry.format(*[f'*a{i - 1}'] * 4)}\n" for i in range(1, lines)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (bomb(40, "[{}, {}, {}, {}]"), "line 8: found aliases of more than 50000 values"),
+        (bomb(40, "{{<<: [{}, {}, {}, {}], b: 1}}"), "line 8: found aliases of more than 50000"),
+        ("a: 1\n---\nb: 2\nc: " + "[" * 5000, "line 4: found more than 100 levels"),
+        ("".join(" " * i + "a:\n" for i in range(500)), "line 100: found more than 100 levels"),
+        ("b: &a\n  c:\n  - *a\n", "line 3: found an alias of a value that contains it"),
+        ("a: b\n---\na: " + "b" * 1_500_000, "line 2: found a document of 1500007 characters"),
+    ],
+    ids=["repeated", "merged", "brackets", "blocks", "recursive", "large"],
+)
+def test_what_would_take_long_is_refused_with_its_line(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"^YAML: {reason}"):
+        convert(text)
+
+
+def test_aliases_as_people_use_them_are_converted() -> None:
+    text = "a: &a {x: 1}\n" + "".join(f"b{i}: {{<<: *a, c: [*a]}}\n" for i in range(200))
+
+    assert convert(text).text == text
+
+
 @pytest.mark.parametrize(
     "text", ["", "# only a comment\n", "---\n---\n", "text", "- a\n- {b: c}\n", "1: {2: 3}"]
 )

@@ -182,6 +182,27 @@ def test_faults_of_a_folder(use: Use, facts: dict[str, Any], expected: list[Expe
     findings.check(node.faults("/r", use, **{**sound, **facts}), expected)
 
 
+def test_claims_with_most_files_in_a_nearly_full_folder_are_named(folder: Path) -> None:
+    here = context(folder)
+    put_prepared_claim(folder)
+    (record,) = (here.settings.data_folder / "claims").glob("*.json")
+    written = folder / "written"
+    for writer, files in ((record.stem, 30), ("team-a/pod-a", 20), ("gone", 10), ("few", 1)):
+        deep = written / writer / "deep"
+        deep.mkdir(parents=True)
+        for number in range(files):
+            (deep / str(number)).touch()
+
+    found = node.full(written, 0.05, here.settings.data_folder)
+
+    assert found.level is Level.PROBLEM
+    assert found.found == "5% of its space or files free"
+    writers = ["claim default/a (", "team-a/pod-a (", "gone/deep ("]
+    places = [found.remedy.index(writer) for writer in writers]
+    assert places == sorted(places)
+    assert "few" not in found.remedy
+
+
 OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
 NONE_SERVED = (Level.PROBLEM, "none of them served")
 OK = (Level.OK, "")

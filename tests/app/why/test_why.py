@@ -7,7 +7,7 @@ from tensorfusion_dra import cli
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tests.support import installation, objects, rbac
+from tests.support import helm, installation, objects, rbac
 from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
@@ -195,7 +195,7 @@ def test_bad_input_is_a_one_line_error(
     assert expected in printed.err
 
 
-def test_in_the_webhooks_pods_it_may_read_all_that_it_reads(
+def test_in_the_webhooks_pods_it_may_read_all_that_it_reads_if_the_chart_says_so(
     cluster: Cluster, capsys: Capture
 ) -> None:
     cluster.add_node("node-01", *two_cards())
@@ -204,9 +204,20 @@ def test_in_the_webhooks_pods_it_may_read_all_that_it_reads(
     cluster.why(capsys, "a")
 
     asked = {each for each in cluster.server.requests.asked(USER_AGENT) if each.resource}
-    granted = rbac.rights(installation.documents("webhook"), "tensorfusion-dra-webhook")
+    granted = rbac.rights(
+        helm.render({"webhook": {"enabled": True, "why": True}}), "tensorfusion-dra-webhook"
+    )
     assert {"pods", "nodes", "resourceclaims"} <= {each.resource for each in asked}
     assert [each for each in asked if not any(right.allows(each) for right in granted)] == []
+
+
+def test_the_webhooks_account_lists_neither_pods_nor_events_by_default() -> None:
+    granted = rbac.rights(installation.documents("webhook"), "tensorfusion-dra-webhook")
+
+    assert ("pods", "get") in {(each.resource, each.verb) for each in granted}
+    assert {"pods", "events"}.isdisjoint(
+        each.resource for each in granted if each.verb in {"list", "watch"}
+    )
 
 
 def test_each_of_two_requests_has_the_devices_of_its_class(

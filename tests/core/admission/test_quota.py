@@ -6,6 +6,9 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import quota
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.claim import ClaimRef, allocated
+from tests.support.builders.policies import DEFAULTS
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 
@@ -45,6 +48,10 @@ QUALIFIED = {f"{names.DRIVER}/tflops": "10", f"{names.DRIVER}/vram": "2Gi"}
 VIRTUAL = {"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"}
 
 
+def named(name: str) -> Json:
+    return {"name": name, **exactly(AMOUNTS)}
+
+
 @pytest.mark.parametrize(
     ("found", "counted"),
     [
@@ -65,6 +72,13 @@ VIRTUAL = {"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"}
             ["20", "4Gi", "100", "4Gi"],
         ),
         (claim(exactly(AMOUNTS), config=[share(speed="1")]), ["10", "2Gi", "10", "2Gi"]),
+        (
+            claim(
+                {"firstAvailable": [named("a"), named("b")]},
+                config=[share("r0/b", vram="80Gi"), share("r0/a", vram="4Gi")],
+            ),
+            ["10", "2Gi", "10", "80Gi"],
+        ),
         (claim(exactly({"tflops": "-9", "vram": "2Gi"})), ["0", "2Gi", "0", "2Gi"]),
         (claim(exactly()), [None] * 4),
         (claim(exactly(AMOUNTS), exactly({"vram": "1Gi"})), ["10", "3Gi", "10", "3Gi"]),
@@ -116,8 +130,8 @@ OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
             [
                 "requests.tflops: found 10, expected at most 0: 20 of 1 are taken by "
                 "a (10), b (10)",
-                "limits.vram: found 2Gi, expected at most 1Gi: 4Gi of 5Gi are taken by "
-                "a (2Gi), b (2Gi)",
+                "limits.vram: found no limit in the claim, expected one in its parameters or its "
+                "annotation tensor-fusion.ai/vram-limit",
             ],
         ),
         (
@@ -153,3 +167,95 @@ def test_refusal_names_the_five_claims_that_have_most() -> None:
     (text,) = quota.refusals(quota_document(vram="28Gi"), claim(exactly({"vram": "1Gi"})), others)
 
     assert text.endswith("by c7 (7Gi), c6 (6Gi), c5 (5Gi), c4 (4Gi), c3 (3Gi) and 2 more")
+
+
+LIMITED = quota_document(limits={"vram": "5Gi"})
+TWO_CHOICES = {"firstAvailable": [named("a"), named("b")]}
+
+
+def test_limit_is_counted_with_those_of_other_claims() -> None:
+    (text,) = quota.refusals(LIMITED, claim(exactly(AMOUNTS), vram_limit="3Gi"), OTHERS)
+
+    assert text.endswith(
+        "limits.vram: found 3Gi, expected at most 1Gi: 4Gi of 5Gi are taken by a (2Gi), b (2Gi)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "is_admitted"),
+    [
+        (claim(exactly(AMOUNTS)), False),
+        (claim(exactly(AMOUNTS), vram_limit="5Gi"), True),
+        (claim(exactly(AMOUNTS), vram_limit="0"), True),  # as the webhook fills a claim
+        (claim(exactly(AMOUNTS), qos="high"), True),  # hides the pods' annotations
+        (claim(exactly(AMOUNTS), config=[share(vram="5Gi")]), True),
+        (claim(exactly(AMOUNTS), config=[share(tflops="5")]), False),
+        (claim(exactly(AMOUNTS), config=[share("r0", vram="5Gi")]), True),
+        (claim(exactly(AMOUNTS), exactly(AMOUNTS), config=[share("r0", vram="1Gi")]), False),
+        (claim(TWO_CHOICES, config=[share("r0", vram="5Gi")]), True),
+        (claim(TWO_CHOICES, config=[share("r0/a", vram="5Gi")]), False),
+        (claim(TWO_CHOICES, config=[share("r0/a", vram="5Gi"), share("r0/b", vram="1Gi")]), True),
+    ],
+)
+def test_claim_that_a_quota_of_limits_admits_gets_what_was_counted(
+    found: Json, is_admitted: bool
+) -> None:
+    refusals = list(quota.refusals(LIMITED, found, {}))
+
+    assert (refusals == []) is is_admitted
+    if is_admitted:
+        counted = quota.counted(found)["limits.vram"]
+        assert all(vram <= counted for vram in limits_by_the_node(found))
+    else:
+        assert "80Gi" in {str(vram) for vram in limits_by_the_node(found)}
+
+
+def annotated_pods() -> dict[str, dict[str, str]]:
+    return {"default/train": {names.ANNOTATION_VRAM_LIMIT: "80Gi"}}
+
+
+def limits_by_the_node(found: Json) -> list[Any]:
+    """Return each limit that the node may set, if a pod of the claim is annotated with 80Gi."""
+    limits = []
+    for request in found["spec"]["devices"]["requests"]:
+        subrequests = [f"/{each['name']}" for each in request.get("firstAvailable", ())] or [""]
+        for subrequest in subrequests:
+            chosen = allocation_result(
+                "gpu-0", tflops="10", vram="2Gi", request=request["name"] + subrequest
+            )
+            given = found["spec"]["devices"]["config"]
+            config = [{**each, "source": "FromClaim"} for each in given]
+            stored = stored_claim("new", chosen)
+            stored["metadata"]["annotations"] = found["metadata"]["annotations"]
+            stored["status"]["allocation"]["devices"]["config"] = config
+            ref = ClaimRef(namespace="default", name="new", uid=stored["metadata"]["uid"])
+            known = allocated(ref, stored)
+            annotated = share_policy.annotated(known, annotated_pods)
+            (share,) = known.allocations
+            policy = share_policy.of_share(known, share, annotated, DEFAULTS)
+            limits.append(policy.vram_limit or REQUESTED_MEMORY)
+    return limits
+
+
+def limited(vram_limit: str, **annotations: str) -> Json:
+    return claim(exactly(AMOUNTS), config=None, vram_limit=vram_limit, **annotations)
+
+
+REQUESTED_MEMORY = quota.counted(claim(exactly(AMOUNTS)))["requests.vram"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_admitted"),
+    [
+        (limited("4Gi"), claim(exactly(AMOUNTS)), False),
+        (claim(exactly(AMOUNTS)), limited("80Gi"), False),
+        (limited("4Gi"), limited("80Gi"), False),
+        (limited("80Gi"), limited("40Gi"), True),  # from before the quota
+        (limited("80Gi"), limited("80Gi", qos="high"), True),
+        (limited("4Gi"), limited("5Gi"), True),
+    ],
+)
+def test_change_of_a_claim_is_refused_if_it_takes_more_than_is_left(
+    before: Json, after: Json, is_admitted: bool
+) -> None:
+    assert (list(quota.refusals(LIMITED, after, {}, before)) == []) is is_admitted

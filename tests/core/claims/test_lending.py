@@ -1,6 +1,7 @@
 """Lending of a card's memory and compute: no tenant's limit reduces another tenant's request."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
@@ -91,6 +93,29 @@ def test_memory_is_lent_and_taken_back(steps: list[Step]) -> None:
         assert {record.ref.name: record.shares[0].clamped for record in card.claims()} == {
             name: size < wanted[name] for name, size in expected.items()
         }
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "rules", "limit"),
+    [
+        ("nvidia", {}, 4),
+        ("nvidia", {"factor": 10}, 10),
+        ("nvidia", {"factor": 1000}, 80),
+        ("nvidia", {"factor": 1}, 1),
+        ("nvidia", {"overcommit_limits": True}, 80),  # the administrator's word
+        ("tensor-fusion", {}, 80),
+    ],
+)
+def test_who_reserves_little_borrows_little_of_what_cannot_be_taken_back(
+    enforcer: str, rules: dict[str, Any], limit: int
+) -> None:
+    every = {**RULES.enforcers, Nvidia.name: Nvidia()}
+    card = Card(replace(NODE, enforcer=enforcer, rules=replace(RULES, enforcers=every, **rules)))
+
+    record = card.admit("a", of_card(1, 1), limit="80Gi")
+
+    assert card.gib() == {"a": limit}
+    assert record.shares[0].memory_clamped is (limit < CARD_GIB)
 
 
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.process
 POD = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 SLICE = POD.replace("-", "_")
 GIB = 2**30
-NEW = {"driver": "615.71.09"}
+NEW = {"driver": "615.71.09", "threads": "16"}
 FORMS = [
     f"kubepods.slice/kubepods-pod{SLICE}.slice",
     f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice",
@@ -302,6 +303,47 @@ def test_driver_that_was_replaced_ends_the_process(node: Node) -> None:
 
     assert first == [uuid(0)]
     assert lost.startswith("FatalError: ")
+
+
+def test_card_alone_that_speaks_of_a_replaced_driver_does_not_end_the_process(node: Node) -> None:
+    broken = limiting(get_limits="!18")
+
+    lost, other, again = node.run(
+        machine(broken, limiting(1)),
+        ["set", POD, {uuid(0): GIB}, {}],
+        ["set", POD, {uuid(1): GIB}, {}],
+        ["set", POD, {uuid(0): GIB}, {}],
+    )
+    (ended,) = node.run(
+        machine(broken, limiting(1, memory="!18")), ["set", POD, {uuid(0): GIB}, {}]
+    )
+
+    assert lost == again
+    assert lost.startswith(f"RetryableError: {uuid(0)}: get memory limit of")
+    assert "LIB_RM_VERSION_MISMATCH" in lost
+    assert other == [uuid(1)]
+    assert ended.startswith("FatalError: ")
+
+
+def test_card_that_hangs_costs_the_others_two_seconds_once(node: Node) -> None:
+    hanging = limiting(get_limits=f"~{node.folder}/go 0")
+    cards = [uuid(0), uuid(1)]
+
+    started = time.monotonic()
+    hung, other, got, *again = node.run(
+        machine(hanging, limiting(1)),
+        ["set", POD, {uuid(0): GIB}, {}],
+        ["set", POD, {uuid(1): GIB}, {}],
+        *[["get", POD, cards]] * 20,
+    )
+
+    text = f"{uuid(0)}: found no answer of NVML within 2 s, expected one; it is asked again after"
+    assert hung.startswith(f"RetryableError: {text}")
+    assert other == [uuid(1)]
+    assert got[uuid(0)].startswith(text)
+    assert got[uuid(1)] == [GIB, 0]
+    assert again == [got] * 19
+    assert time.monotonic() - started < 20
 
 
 def test_nvml_is_not_opened_while_the_driver_is_being_replaced(node: Node) -> None:

@@ -170,6 +170,13 @@ def test_a_template_sets_only_labels_and_annotations_of_its_claims(api: Client) 
         ({"selectors": selectors(33)}, ("selectors", "TooMany")),
         ({"config": [{}]}, ("config[0].opaque", "Required")),
         ({"config": [{"opaque": OPAQUE}] * 33}, ("config", "TooMany")),
+        *(
+            ({"extendedResourceName": name}, ("extendedResourceName", "Invalid"))
+            for name in (
+                *("gpu", "kubernetes.io/gpu", "requests.example.com/gpu", "a/b/c", "example.com/"),
+                *("example.com/" + "g" * 64, "example.com/gpu-", "Example.com/gpu"),
+            )
+        ),
     ],
 )
 def test_a_class_that_breaks_a_rule_is_refused(
@@ -178,6 +185,12 @@ def test_a_class_that_breaks_a_rule_is_refused(
     reply = api.post(CLASSES, class_document(**spec))
 
     assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+def test_a_class_may_be_an_extended_resource(api: Client) -> None:
+    document = class_document(extendedResourceName="tensor-fusion.ai/gpu_1.0")
+
+    assert api.post(CLASSES, document).code == 201
 
 
 def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() -> None:

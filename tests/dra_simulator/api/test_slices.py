@@ -351,3 +351,17 @@ def test_slice_is_accepted_or_refused_with_field_and_reason(spec: Json, violatio
 
     assert bool(found) is bool(violation)
     assert not found or any(text.startswith(violation) for text in found), found
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{"default": "1", "validValues": ["1"]}, {"default": "1", "validRange": {"min": "1"}}],
+)
+@pytest.mark.parametrize("fields", [{}, {"value": None}])
+def test_capacity_without_a_value_has_nothing(policy: Json, fields: Json) -> None:
+    spec = slice_spec(devices=[device_with_policy(**policy)])
+    capacity = spec["devices"][0]["capacity"]["vram"]
+    del capacity["value"]
+    capacity |= fields
+
+    assert any("larger than capacity value: 0" in text for text in object_rules.violations(spec))
