@@ -36,6 +36,7 @@ def test_files_and_pages_are_counted_by_claim_or_pod(tmp_path: Path) -> None:
     assert counts["team-a/pod-b"] in {1, 2}
 
 
+@pytest.mark.process
 def test_deep_folders_are_counted_as_far_as_a_path_goes(tmp_path: Path) -> None:
     at = os.open(tmp_path, os.O_RDONLY)
     for _ in range(3000):
