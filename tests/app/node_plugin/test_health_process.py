@@ -29,9 +29,9 @@ pytestmark = pytest.mark.process
 
 
 def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Path) -> None:
-    flags = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
-    flags = (*flags, "--health-taint", "NoExecute", "--health-quiet-seconds", "600")
-    with sick_cluster(tmp_path, *flags) as (cluster, profile):
+    xids = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
+    rest = ("--health-taint", "NoExecute", "--health-quiet-seconds", "600")
+    with sick_cluster(tmp_path, *xids, *rest) as (cluster, profile):
         first, _ = devices(cluster)
         profile.make(1, xid=79)
         cluster.until("seen", lambda: bool(log_lines(cluster, "card_event")))
