@@ -15,20 +15,20 @@ from tests.support.builders.pods import pod_annotations
 from tests.support.objects import Json, claim, exactly, pod
 
 OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
+KEPT = exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"})
+NETWORK_CARD = exactly(deviceClassName="nic.example.com")
 
 
 def test_claim_without_the_amounts_of_its_pod() -> None:
     annotated = pod()
     annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
-    kept = claim(exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"}))
-    network_card = claim(exactly(deviceClassName="nic.example.com"))
 
-    (found,) = diagnosis.dropped_amounts(annotated, claim(OURS))
+    asked = ((annotated, OURS), (annotated, KEPT), (pod(), OURS), (annotated, NETWORK_CARD))
 
-    assert "DRAConsumableCapacity" in found.expected
-    assert list(diagnosis.dropped_amounts(annotated, kept)) == []
-    assert list(diagnosis.dropped_amounts(pod(), claim(OURS))) == []
-    assert list(diagnosis.dropped_amounts(annotated, network_card)) == []
+    found = [[*diagnosis.dropped_amounts(each, claim(wanted))] for each, wanted in asked]
+
+    assert "DRAConsumableCapacity" in found[0][0].expected
+    assert list(map(len, found)) == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
