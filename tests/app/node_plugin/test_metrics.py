@@ -58,11 +58,6 @@ class Node:
         assert (status, content_type.partition(";")[0]) == (200, "application/openmetrics-text")
         return from_openmetrics(body)
 
-    def scrape_until_shares(self, number: int) -> Scraped:
-        """Scrape until there are as many shares."""
-        self.cluster.until("scraped", lambda: self.scrape().value("shares") == number)
-        return self.scrape()
-
 
 @pytest.fixture
 def node() -> Iterator[Node]:
@@ -106,10 +101,8 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
     }
     assert {name: found.value(name) for name in expected} == expected
     assert found.values("slice_writes_total", "reason")["start"] == slice_writes(node.cluster) == 1
-    created = found.value(
-        "api_requests_total", verb="create", resource="resourceslices", code="201"
-    )
-    assert created == 1
+    created = {"verb": "create", "resource": "resourceslices", "code": "201"}
+    assert found.value("api_requests_total", **created) == 1
 
     for name in ("a", "b", "c"):
         run_pod(node.cluster, name)
@@ -160,8 +153,9 @@ def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node)
     node.start("--metrics-shares", "false", *port)
     run_pod(node.cluster, "a")
 
-    found = node.scrape_until_shares(1)
+    node.cluster.until("scraped", lambda: node.scrape().value("shares") == 1)
 
+    found = node.scrape()
     assert found.each("share_info") == found.each("share_requested_tflops") == []
     assert found.value("shares_left_out") == 1
     assert node.get(node.health_port)[0] == 404
