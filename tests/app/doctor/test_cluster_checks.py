@@ -81,15 +81,6 @@ def test_in_a_pod_its_own_rights_are_checked_but_for_those_that_the_release_does
     findings.check(objects.of_node_plugin(here(in_pod=True)), expected)
 
 
-def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
-    canned.answers |= {DAEMONSETS: {"items": [workload("node-plugin")]}, OTHERS: allowed()}
-
-    (granted,) = objects.of_node_plugin(here())
-
-    assert granted.subject == "rights of service account gpu/node-plugin"
-    assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
-
-
 @pytest.mark.parametrize(
     ("variables", "right", "is_asked"),
     [
@@ -99,14 +90,16 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
         ({"ENFORCER_WAIT_SECONDS": "100"}, "list resourceclaims", True),
     ],
 )
-def test_the_settings_of_the_daemonset_decide_about_its_rights(
+def test_outside_of_a_pod_the_daemonsets_rights_by_its_settings_are_checked(
     canned: CannedApi, here: Here, variables: dict[str, str], right: str, is_asked: bool
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
-    list(objects.of_node_plugin(here()))
+    findings.check(objects.of_node_plugin(here()), [(Level.OK, "of service account gpu/a")])
 
-    asked = [each["spec"]["resourceAttributes"] for each in requests_to(canned, OTHERS)]
+    sent = [each["spec"] for each in requests_to(canned, OTHERS)]
+    asked = [each["resourceAttributes"] for each in sent]
+    assert {each["user"] for each in sent} == {"system:serviceaccount:gpu:a"}
     assert (right in [f"{each['verb']} {each['resource']}" for each in asked]) == is_asked
 
 

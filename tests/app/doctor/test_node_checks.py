@@ -252,18 +252,15 @@ def test_relative_absolute_and_pattern_imports_of_containerd_are_read(tmp_path: 
     write(tmp_path, "etc/containerd/conf.d/cdi.toml", CRI + "enable_cdi = true\n")
     write(tmp_path, "etc/more.toml", "version = 2\n")
 
-    enabled, _ = cdi_findings(tmp_path, "containerd://1.7.24")
+    findings.check(
+        cdi_findings(tmp_path, "containerd://1.7.24"), [(Level.OK, "conf.d/cdi.toml"), OK]
+    )
 
-    assert enabled.level is Level.OK
-    assert "conf.d/cdi.toml" in enabled.found
-
-
-def test_a_distributions_own_file_takes_precedence_over_the_usual_one(tmp_path: Path) -> None:
-    write(tmp_path, "etc/containerd/config.toml", CRI + "enable_cdi = false\n")
+    # A distribution's own file takes precedence over the usual one.
     k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
-    write(tmp_path, k3s, CRI + "enable_cdi = true\n")
+    write(tmp_path, k3s, CRI + "enable_cdi = false\n")
 
-    assert worst(cdi_findings(tmp_path, "containerd://1.7.24")) is Level.OK
+    assert worst(cdi_findings(tmp_path, "containerd://1.7.24")) is Level.PROBLEM
 
 
 def test_in_a_pod_the_images_files_are_not_taken_for_the_hosts(tmp_path: Path) -> None:
@@ -281,6 +278,8 @@ def test_invalid_toml_is_an_error_with_the_files_path(tmp_path: Path) -> None:
 
 MAIN = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/gpu.toml"
+UNDER_OLD = f'under [plugins."io.containerd.grpc.v1.cri"] in {MAIN}'
+UNDER_NEW = f'under [plugins."io.containerd.cri.v1.runtime"] in {MAIN}'
 OLD = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
 NEW = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
 
@@ -298,35 +297,27 @@ def judged(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -
 
 
 @pytest.mark.parametrize(
-    ("reported", "text", "level"),
+    ("reported", "text", "cure"),
     [
-        ("containerd://1.7.24", OLD + "enable_cdi = true\n", Level.OK),
-        ("containerd://1.7.24", OLD, Level.PROBLEM),
-        ("containerd://1.7.24", "version = 2\n", Level.PROBLEM),
-        ("containerd://1.7.24", OLD + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://2.1.9", "version = 3\n", Level.OK),
-        ("containerd://2.1.9", NEW, Level.OK),
-        ("containerd://2.1.9", NEW + "enable_cdi = true\n", Level.OK),
-        ("containerd://2.1.9", NEW + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://2.1.9", OLD + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://1.6.33", OLD + "enable_cdi = true\n", Level.PROBLEM),
+        ("containerd://1.7.24", OLD + "enable_cdi = true\n", ""),
+        ("containerd://1.7.24", OLD, UNDER_OLD),
+        ("containerd://1.7.24", "version = 2\n", UNDER_OLD),
+        ("containerd://1.7.24", OLD + "enable_cdi = false\n", UNDER_OLD),
+        ("containerd://2.1.9", "version = 3\n", ""),
+        ("containerd://2.1.9", NEW, ""),
+        ("containerd://2.1.9", NEW + "enable_cdi = true\n", ""),
+        ("containerd://2.1.9", NEW + "enable_cdi = false\n", UNDER_NEW),
+        ("containerd://2.1.9", OLD + "enable_cdi = false\n", UNDER_NEW),
+        ("containerd://1.6.33", OLD + "enable_cdi = true\n", "upgrade containerd"),
     ],
 )
-def test_containerd_has_cdi_on_by_default_only_from_2_0(
-    reported: str, text: str, level: Level
+def test_containerd_has_cdi_on_by_default_only_from_2_0_else_the_cure_names_section_and_file(
+    reported: str, text: str, cure: str
 ) -> None:
-    assert worst(judged(reported, document(text))) is level
+    found = judged(reported, document(text))
 
-
-def test_cure_names_the_section_of_the_release_and_the_file() -> None:
-    (old, _), (new, _) = (
-        judged("containerd://1.7.24", document(OLD)),
-        judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
-    )
-
-    assert 'plugins."io.containerd.grpc.v1.cri"' in old.remedy
-    assert 'plugins."io.containerd.cri.v1.runtime"' in new.remedy
-    assert MAIN in old.remedy
+    assert worst(found) is (Level.PROBLEM if cure else Level.OK)
+    assert cure in found[0].remedy
 
 
 def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:

@@ -58,14 +58,10 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
     assert (chosen.gpupool, chosen.qos) == ("from-flag", "high")
     assert (chosen.cdi_dir, chosen.driver_root) == ("/file", "/")
 
-
-def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: Path) -> None:
     by_variable = tmp_path / "variable.yaml"
-    by_variable.write_text("qos: low")
-    env = {**NAMED, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
-
-    assert given(env=env).qos == "low"
-    assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
+    by_variable.write_text("qos: low\ncdi-dir: /variable")
+    env = {**env, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
+    assert [given(env=env).cdi_dir, given(file, env=env).cdi_dir] == ["/variable", "/file"]
 
 
 def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
