@@ -77,19 +77,6 @@ def test_schedulers(name: str, levels: list[Level]) -> None:
     assert [found.level for found in diagnosis.other_scheduler(document)] == levels
 
 
-def test_pod_that_is_being_deleted() -> None:
-    document = pod()
-    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
-    document["metadata"]["finalizers"] = ["example.com/job"]
-
-    (found,) = diagnosis.halted(document)
-
-    assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
-    assert found.remedy.endswith("it waits for its finalizers: example.com/job")
-    assert list(diagnosis.halted(pod())) == []
-
-
 def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
     with_claim, without = pod(claim_name="a"), pod()
     with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
@@ -99,7 +86,7 @@ def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
     assert found.subject == "spec.nodeName"
     assert found.found == "node-01, so no scheduler allocates the pod's claims"
     assert "kubernetes.io/hostname: node-01" in found.remedy
-    assert list(diagnosis.halted(without)) == []
+    assert [*diagnosis.halted(without), *diagnosis.halted(pod())] == []
 
 
 def test_the_newest_event_of_a_failure_is_quoted() -> None:
