@@ -127,12 +127,6 @@ def test_own_provider_cannot_be_disabled(name: str) -> None:
         providers.load(settings(disable_provider=name))
 
 
-@pytest.mark.parametrize("value", ["rack;row", "rack,", "Rack", "a b"])
-def test_setting_is_a_list_of_names(value: str) -> None:
-    with pytest.raises(InputError, match="disable-provider"):
-        settings(disable_provider=value)
-
-
 def test_installed_enforcer_is_accepted_by_its_name_unless_that_is_an_own_one(site: Path) -> None:
     entries = {"another": "another_one:Another", "mps": "another_one:Another"}
     install(site, "another-one", {names.ENFORCERS: entries}, ENFORCERS)

@@ -173,6 +173,10 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
         ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
         ("--status-page=yes", "status-page: found 'yes', expected one of off, loopback, on"),
         ("--health-taint=None", "health-taint: found 'None', expected one of NoSchedule"),
+        *(
+            (f"--disable-provider={value}", f"disable-provider: found {value!r}, expected names")
+            for value in ("rack;row", "rack,", "Rack", "a b")
+        ),
         ("--health-events=no", "health-events: found 'no', expected one of true, false"),
     ],
 )
