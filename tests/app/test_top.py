@@ -33,14 +33,12 @@ def shared(cluster: Cluster) -> tuple[str, ...]:
     return first, second, third
 
 
-def test_top_shows_what_is_free_and_who_has_the_rest(
+def test_top_shows_what_is_free_and_who_has_the_rest_also_to_programs(
     cluster: Cluster, shared: tuple[str, ...], capsys: Capture
 ) -> None:
     first, second, third = shared
 
-    lines = cluster.text(capsys, "top").splitlines()
-
-    assert lines == [
+    assert cluster.text(capsys, "top").splitlines() == [
         "2 nodes, 4 GPUs, 2 shares; tflops 736 of 936 free; vram 200Gi of 240Gi free; "
         "1 GPU tainted, not counted as free",
         "",
@@ -54,6 +52,18 @@ def test_top_shows_what_is_free_and_who_has_the_rest(
         f"default/a node-01 {first} 100 20Gi -",
         f"default/b node-01 {first} 100 20Gi -",
     ]
+    assert cluster.text(capsys, "top", "-n", "other").splitlines()[1:] == [
+        "no shares in namespace other"
+    ]
+
+    found = json.loads(cluster.run(capsys, "top", "-n", "default", "-o", "json").out)
+
+    card = found["cards"][0]
+    assert found["free"]["vram"] == {"total": "240Gi", "taken": "40Gi", "free": "200Gi"}
+    assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
+    assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
+    shown = cluster.run(capsys, "top", "-n", "default", "-o", "yaml").out
+    assert yaml.safe_load(shown) == found
 
 
 def use(cluster: Cluster, claim: str, **used: object) -> None:
@@ -105,26 +115,6 @@ def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsy
     assert f"node-01 {short[0]} tflops 312 of 312 taken, 312 more do not fit" in shown
     assert not any(name in shown for name in names_of_cards)
     assert all(name in programs for name in names_of_cards)
-
-
-def test_top_of_a_namespace_shows_its_shares_only(
-    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
-) -> None:
-    assert shared[0] in cluster.text(capsys, "top", "-n", "default")
-    assert cluster.text(capsys, "top", "-n", "other").splitlines()[1:] == [
-        "no shares in namespace other"
-    ]
-
-
-@pytest.mark.usefixtures("shared")
-def test_top_for_programs(cluster: Cluster, capsys: Capture) -> None:
-    found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
-
-    card = found["cards"][0]
-    assert found["free"]["vram"] == {"total": "240Gi", "taken": "40Gi", "free": "200Gi"}
-    assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
-    assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
-    assert yaml.safe_load(cluster.run(capsys, "top", "-o", "yaml").out) == found
 
 
 def test_top_shows_what_namespaces_have_of_their_quotas(

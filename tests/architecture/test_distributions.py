@@ -83,10 +83,15 @@ def test_the_extra_simulate_is_the_simulator_and_what_a_checkout_needs() -> None
     assert extra == [f"{simulator['name']}=={simulator['version']}", *group]
 
 
-def test_both_distributions_have_the_same_license_and_pythons() -> None:
+def test_both_distributions_image_and_chart_have_the_same_license_and_version() -> None:
     base, simulator = loaded(ROOT)["project"], loaded(SIMULATOR)["project"]
+    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
 
-    for field in ("license", "license-files", "requires-python"):
+    assert chart["annotations"]["artifacthub.io/license"] == base["license"] == "Apache-2.0"
+    assert f'org.opencontainers.image.licenses="{base["license"]}"' in DOCKERFILE
+    assert version.current() == chart["version"] == chart["appVersion"] == base["version"]
+    assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={base['version']}"]
+    for field in ("license", "license-files", "requires-python", "version"):
         assert simulator[field] == base[field]
     for name in simulator["license-files"]:
         assert (SIMULATOR / name).read_text() == (ROOT / name).read_text()
@@ -172,17 +177,8 @@ def required(requirements: list[str]) -> set[str]:
     return {re.split("[><=]", each)[0].lower() for each in requirements}
 
 
-LICENSE = "Apache-2.0"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-
-
-def test_package_image_and_chart_name_the_license() -> None:
-    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
-
-    assert PYPROJECT["license"] == LICENSE
-    assert chart["annotations"]["artifacthub.io/license"] == LICENSE
-    assert f'org.opencontainers.image.licenses="{LICENSE}"' in DOCKERFILE
 
 
 def test_license_files_reach_the_wheel_that_the_image_installs() -> None:
@@ -192,13 +188,6 @@ def test_license_files_reach_the_wheel_that_the_image_installs() -> None:
         assert (ROOT / name).is_file()
         assert name in copied[0].split()
         assert f"!{name}" in SENT
-
-
-def test_command_and_chart_have_the_version_of_pyproject_toml() -> None:
-    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
-
-    assert version.current() == PYPROJECT["version"]
-    assert chart["version"] == chart["appVersion"] == PYPROJECT["version"]
 
 
 @pytest.mark.process
@@ -220,13 +209,6 @@ def test_every_place_names_the_image_of_make_image() -> None:
     assert {container["image"] for container in helm.containers(manifests)} == {image}
     assert set(re.findall(r"\btensorfusion-dra:[\w.]+", page)) == {image}
     assert f"ARG VERSION={PYPROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
-
-
-def test_the_simulators_distribution_has_the_packages_version() -> None:
-    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
-
-    assert simulator["version"] == PYPROJECT["version"]
-    assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={PYPROJECT['version']}"]
 
 
 def generated(folder: Path) -> dict[str, str]:

@@ -51,20 +51,28 @@ KINDS = {
 }
 
 Json = dict[str, Any]
+DEFINITIONS = {
+    path.name: path
+    for path in sorted((ROOT / "daemonset" / "chart" / "tensor-fusion-crds").iterdir())
+}
+
+
+def schema(plural: str) -> Json:
+    """Return the schema in the CustomResourceDefinition of a resource."""
+    (definition,) = documents(DEFINITIONS[f"{plural}.yaml"])
+    (version,) = definition["spec"]["versions"]
+    found: Json = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def pool_fields() -> Json:
+    """Return the schemas of the fields of a GPUPool's spec."""
+    found: Json = schema(names.GPUPOOLS)["properties"]["spec"]["properties"]
+    return found
 
 
 def documents(file: Path) -> list[Json]:
     return list(yaml.safe_load_all(file.read_text()))
-
-
-def definition(kind: str) -> Json:
-    """Return the schema in the CustomResourceDefinition of a kind."""
-    for file in (ROOT / "daemonset" / "chart" / "tensor-fusion-crds").iterdir():
-        found = yaml.safe_load(file.read_text())
-        if found["spec"]["names"]["kind"] == kind:
-            schema: Json = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-            return schema
-    raise KeyError(kind)
 
 
 @pytest.fixture
@@ -80,9 +88,11 @@ def test_every_example_is_valid_for_kubernetes(file: Path) -> None:
     assert found
     for document in found:
         if document["apiVersion"].startswith(f"{names.TENSOR_FUSION_GROUP}/"):
-            jsonschema.validate(document, definition(document["kind"]))
+            jsonschema.validate(document, schema(KINDS[document["kind"]].plural))
         else:
             kubernetes_schemas.check(document)
+        if document["kind"] == "Pod":
+            assert not pod_request.parse(document["metadata"].get("annotations", {})).errors
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *MANIFESTS], ids=lambda file: file.name)
@@ -93,13 +103,6 @@ def test_strict_api_server_accepts_every_example(file: Path, client: Client) -> 
             document["metadata"].setdefault("namespace", "default")
 
         assert client.create(resource, document)["metadata"]["uid"]
-
-
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
-def test_annotations_of_every_example_are_valid(file: Path) -> None:
-    for document in documents(file):
-        if document["kind"] == "Pod":
-            assert not pod_request.parse(document["metadata"].get("annotations", {})).errors
 
 
 def test_templates_in_examples_equal_the_shipped_one() -> None:
@@ -187,9 +190,6 @@ def test_llm_d_values_give_a_template_of_our_device_class(client: Client) -> Non
         assert exactly["count"] == 2
 
 
-DAEMONSET = Path(__file__).parents[2] / "daemonset"
-
-
 def of_kind(kind: str) -> list[Json]:
     """Return the webhook's objects of a kind whose name ends with the given text."""
     found = [item for item in installation.documents("webhook") if item["kind"].endswith(kind)]
@@ -233,11 +233,6 @@ def test_kueues_queue_counts_a_capacity_of_this_driver() -> None:
     assert request["exactly"]["deviceClassName"] == names.DEVICE_CLASS
 
 
-def claim_template() -> Json:
-    loaded: Json = yaml.safe_load((DAEMONSET / "claim-template.yaml").read_text())
-    return loaded
-
-
 def test_each_webhook_has_the_path_for_its_kind() -> None:
     paths = {key: entry["clientConfig"]["service"]["path"] for key, entry in webhooks().items()}
 
@@ -248,6 +243,8 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         ("Validating", "parameters"): reviews.VALIDATE,
         ("Validating", "quotas"): reviews.QUOTAS,
     }
+    # Dialects come before the webhook that reads what they write.
+    assert [name for kind, name in paths if kind == "Mutating"].index("pods") == len(Dialect)
 
 
 def test_configurations_name_the_webhooks_service() -> None:
@@ -286,11 +283,6 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
     assert settings.drain_seconds + process.GRACE_SECONDS < grace
 
 
-@pytest.mark.parametrize("annotation", pod_request.REQUESTING_ANNOTATIONS)
-def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
-    assert is_sent(webhooks()["Mutating", "pods"], pod_document({annotation: "x"}))
-
-
 EVERY_WORD = [(dialect, word) for dialect, words in WORDS.items() for word in words]
 
 
@@ -322,28 +314,23 @@ def test_pod_is_sent_by_those_words_by_which_it_asks_for_a_gpu(
     assert entry["namespaceSelector"]["matchLabels"] == {f"{names.LABEL_DIALECT}{dialect}": "true"}
 
 
-def test_dialects_come_before_the_webhook_that_reads_what_they_write() -> None:
-    order = [name for kind, name in webhooks() if kind == "Mutating"]
-
-    assert order.index("pods") == len(Dialect)
-
-
 @pytest.mark.parametrize(
-    "annotations",
+    ("annotations", "sent"),
     [
-        {},
-        {"example.com/a": "b"},
-        pod_annotations(gpupool="a", qos="high", vram_limit="1Gi"),
-        pod_annotations(dra_enabled="false", vram_request="1Gi"),
+        *(({annotation: "x"}, True) for annotation in pod_request.REQUESTING_ANNOTATIONS),
+        ({}, False),
+        ({"example.com/a": "b"}, False),
+        (pod_annotations(gpupool="a", qos="high", vram_limit="1Gi"), False),
+        (pod_annotations(dra_enabled="false", vram_request="1Gi"), False),
     ],
 )
-def test_pod_without_a_request_is_not_sent(annotations: dict[str, str]) -> None:
+def test_only_a_pod_with_a_request_is_sent(annotations: dict[str, str], sent: bool) -> None:
     document = pod_document(annotations)
     if not annotations:
         del document["metadata"]["annotations"]
 
-    assert not is_sent(webhooks()["Mutating", "pods"], document)
-    assert not pod_request.requests_gpu(annotations)
+    assert is_sent(webhooks()["Mutating", "pods"], document) == sent
+    assert pod_request.requests_gpu(annotations) == sent
 
 
 @pytest.mark.parametrize(
@@ -404,7 +391,7 @@ def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
 
 
 def test_claims_are_selected_by_the_templates_label() -> None:
-    template = claim_template()
+    (template,) = documents(MANIFESTS[0])
     wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
 
     assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
@@ -453,32 +440,12 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
     }
 
 
-DEFINITIONS = Path(__file__).parents[2] / "daemonset" / "chart" / "tensor-fusion-crds"
-FILES = sorted(path.name for path in DEFINITIONS.iterdir())
-
-
-def definition_in(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((DEFINITIONS / name).read_text(encoding="utf-8"))
-    return loaded
-
-
-def spec_of(name: str) -> dict[str, Any]:
-    (version,) = definition_in(name)["spec"]["versions"]
-    properties: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]
-    found: dict[str, Any] = properties["spec"]["properties"]
-    return found
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_definition_is_valid_for_kubernetes(name: str) -> None:
-    kubernetes_schemas.check(definition_in(name))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_definition_is_of_its_scope_and_in_tensor_fusions_group(name: str) -> None:
-    found = definition_in(name)
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_definition_is_valid_of_its_scope_and_in_tensor_fusions_group(name: str) -> None:
+    (found,) = documents(DEFINITIONS[name])
     spec = found["spec"]
 
+    kubernetes_schemas.check(found)
     assert name == f"{spec['names']['plural']}.yaml"
     assert found["metadata"]["name"] == f"{spec['names']['plural']}.{spec['group']}"
     assert spec["group"] == names.TENSOR_FUSION_GROUP
@@ -488,7 +455,7 @@ def test_definition_is_of_its_scope_and_in_tensor_fusions_group(name: str) -> No
 
 
 def test_ratios_have_the_drivers_defaults_and_ranges() -> None:
-    capacity = spec_of("gpupools.yaml")["capacityConfig"]["properties"]
+    capacity = pool_fields()["capacityConfig"]["properties"]
     ratios = capacity["oversubscription"]["properties"]
     defaults = {name: ratio["default"] for name, ratio in ratios.items()}
 
@@ -507,6 +474,6 @@ def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
 
 
 def test_qos_levels_are_those_of_the_driver() -> None:
-    qos = spec_of("gpupools.yaml")["qosConfig"]["properties"]
+    qos = pool_fields()["qosConfig"]["properties"]
 
     assert tuple(qos["defaultQoS"]["enum"]) == QOS_LEVELS

@@ -15,6 +15,7 @@ import yaml
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
+MAKEFILE = ROOT / "Makefile"
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 
 Document = dict[str, Any]
@@ -120,32 +121,17 @@ def test_end_to_end_tests_run_on_every_supported_kubernetes() -> None:
     assert [entry["kubernetes"] for entry in include] == SUPPORTED_KUBERNETES
 
 
-def test_workflows_name_only_existing_make_targets() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+def test_workflows_name_only_existing_make_targets_and_scripts() -> None:
+    targets = set(re.findall(r"^([\w-]+):", MAKEFILE.read_text(), re.MULTILINE))
+    runs = "\n".join(str(step.get("run", "")) for _, step in steps())
 
-    named = {
-        target
-        for _, step in steps()
-        for target in re.findall(r"^make ([\w-]+)", str(step.get("run", "")), re.MULTILINE)
-    }
-    assert {"demo", "test", "e2e"} <= named
-    assert named <= targets
+    made = set(re.findall(r"^make ([\w-]+)", runs, re.MULTILINE))
+    scripts = set(re.findall(r"(?:\bhack|\.ci)/[\w-]+", runs)) - {"hack/requirements"}
+    assert {"demo", "test", "e2e"} <= made <= targets
+    assert {"hack/kind-up", "hack/release-version", ".ci/run"} <= scripts
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
 
-def test_workflows_name_only_existing_scripts() -> None:
-    named = {
-        script
-        for _, step in steps()
-        for script in re.findall(r"(?:\bhack|\.ci)/[\w-]+", str(step.get("run", "")))
-        if script != "hack/requirements"
-    }
-
-    assert {"hack/kind-up", "hack/release-version", ".ci/run"} <= named
-    assert [script for script in named if not (ROOT / script).is_file()] == []
-
-
-MAKEFILE = Path(__file__).parents[2] / "Makefile"
 OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
 OWN_FOLDER = f".venv-{OWN.removeprefix('python')}"
 

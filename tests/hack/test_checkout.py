@@ -169,22 +169,21 @@ LINUX = '[ "$1" = -m ] && echo x86_64 || echo Linux'
 
 def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     status, said = checked(
-        tmp_path, user='[ "$1" = -u ] && echo 1000 || echo ada', system=LINUX, ARCH="riscv64"
+        tmp_path,
+        user='[ "$1" = -u ] && echo 1000 || echo ada',
+        system='[ "$1" = -m ] && echo x86_64 || echo Darwin',
+        ARCH="riscv64",
     )
 
     assert status == 1
-    assert "ARCH: found riscv64, expected amd64 or arm64" in said
-    assert "user: found ada, expected root" in said
-    assert "apt-get install buildah debootstrap git" in said
-    assert "docker build --tag tensorfusion-dra:" in said
-
-
-def test_another_system_is_named(tmp_path: Path) -> None:
-    status, said = checked(
-        tmp_path, user=ROOT_USER, system='[ "$1" = -m ] && echo x86_64 || echo Darwin'
-    )
-
-    assert (status, "system: found Darwin, expected Linux" in said) == (1, True)
+    for line in (
+        "system: found Darwin, expected Linux",
+        "ARCH: found riscv64, expected amd64 or arm64",
+        "user: found ada, expected root",
+        "apt-get install buildah debootstrap git",
+        "docker build --tag tensorfusion-dra:",
+    ):
+        assert line in said
 
 
 def test_machine_that_has_everything_passes(tmp_path: Path) -> None:

@@ -63,30 +63,22 @@ def test_bad_input_gives_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("version", "gates"),
+    ("version", "gates", "cards"),
     [
-        ("1.34", {"DRAConsumableCapacity": True}),
-        ("1.35", {"DRAConsumableCapacity": True}),
-        ("1.36", None),
-        ("1.37", None),
+        ("1.34", {"DRAConsumableCapacity": True}, ["1"]),  # whose scheduler shares only the first
+        ("1.35", {"DRAConsumableCapacity": True}, []),
+        ("1.36", None, []),
+        ("1.37", None, []),
     ],
 )
-def test_device_sharing_is_enabled_in_every_version_of_kubernetes(
-    version: str, gates: dict[str, bool] | None
+def test_device_sharing_works_in_every_version_of_kubernetes(
+    version: str, gates: dict[str, bool] | None, cards: list[str]
 ) -> None:
     configuration, commands = dry_run("--version", version)
 
     assert configuration["kind"] == "Cluster"
     assert configuration.get("featureGates") == gates
     assert f"--image kindest/node:v{version}." in commands[0]
-
-
-@pytest.mark.parametrize(("version", "cards"), [("1.34", ["1"]), ("1.35", []), ("1.36", [])])
-def test_1_34_nodes_get_one_card_because_the_scheduler_shares_only_the_first(
-    version: str, cards: list[str]
-) -> None:
-    _, commands = dry_run("--version", version)
-
     set_env = [line.split()[-1] for line in commands if " set env " in line]
     assert set_env == [f"TENSORFUSION_DRA_SIMULATED_GPUS={n}xA100-SXM4-80GB" for n in cards]
 

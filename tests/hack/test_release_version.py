@@ -47,33 +47,38 @@ def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedPro
     )
 
 
-def test_version_is_printed_without_any_package(checkout: Path) -> None:
+def test_dated_version_is_released_under_its_tag_and_printed_at_any_time(checkout: Path) -> None:
+    tagged = release_version(checkout, "--tag", "v1.2.3")
     (checkout / "CHANGELOG.md").unlink()
+    printed = release_version(checkout)
 
-    ended = release_version(checkout)
-
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
-
-
-def test_dated_version_is_released_under_its_tag(checkout: Path) -> None:
-    ended = release_version(checkout, "--tag", "v1.2.3")
-
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
+    for ended in (tagged, printed):
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
 
 
-@pytest.mark.parametrize("tag", ["1.2.3", "v1.2.4", "v1.2.3-rc1", ""])
-def test_wrong_tag_is_rejected(checkout: Path, tag: str) -> None:
+DATED = "## 1.2.3 (2026-01-31)"
+NO_DATE = "expected 1.2.3 and a date in brackets"
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "error"),
+    [
+        *(
+            (tag, DATED, f"tag: found {tag}, expected v1.2.3")
+            for tag in ("1.2.3", "v1.2.4", "v1.2.3-rc1", "")
+        ),
+        *(
+            ("v1.2.3", heading, NO_DATE)
+            for heading in ("## 1.2.3 (unreleased)", "## 1.2.2 (2026-01-31)", "")
+        ),
+    ],
+)
+def test_wrong_tag_and_changelog_without_a_dated_heading_are_rejected(
+    checkout: Path, tag: str, heading: str, error: str
+) -> None:
+    (checkout / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
+
     ended = release_version(checkout, "--tag", tag)
 
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"tag: found {tag}, expected v1.2.3" in ended.stderr
-
-
-@pytest.mark.parametrize("heading", ["## 1.2.3 (unreleased)", "## 1.2.2 (2026-01-31)", ""])
-def test_changelog_without_a_dated_heading_is_rejected(checkout: Path, heading: str) -> None:
-    (checkout / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
-
-    ended = release_version(checkout, "--tag", "v1.2.3")
-
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "expected 1.2.3 and a date in brackets" in ended.stderr
+    assert error in ended.stderr

@@ -64,6 +64,7 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is two writes
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Log nothing."""

@@ -19,19 +19,17 @@ class Churn:
 
     Attributes:
         ended: Number of pods that have run and are gone.
-        slowest_seconds: Longest time from a pod's creation until it was seen to run.
     """
 
     def __init__(self, cluster: SimulatedCluster, *, pods: int, asks: Mapping[str, str]) -> None:
         """Start at once."""
         self.ended = 0
-        self.slowest_seconds = 0.0
         self._cluster: Final = cluster
         self._pods: Final = pods
         self._asks: Final = dict(asks)
         self._stop: Final = Event()
         self._error: Exception | None = None
-        self._created: Final[dict[str, float]] = {}
+        self._created: Final[set[str]] = set()
         self._running: Final[set[str]] = set()
         self._thread: Final = Thread(target=self._run, name="churn", daemon=True)
         self._thread.start()
@@ -51,11 +49,6 @@ class Churn:
         """Return the kubelet's failures with these pods."""
         return [str(e) for e in self._cluster.kubelet.journal if e.event in _TROUBLE]
 
-    @property
-    def live(self) -> int:
-        """Number of pods at this moment."""
-        return len(self._created)
-
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
@@ -74,18 +67,16 @@ class Churn:
 
     def _create(self) -> None:
         name = f"churn-{self.ended + len(self._created)}-{time.monotonic_ns()}"
-        self._created[name] = time.monotonic()
+        self._created.add(name)
         self._cluster.submit(name, self._asks)
 
     def _step(self) -> None:
-        found = {pod["metadata"]["name"]: pod for pod in self._cluster.client.list(PODS).items}
-        for name, created in list(self._created.items()):
-            pod = found.get(name)
-            if pod is None:
-                del self._created[name]
+        found = {pod["metadata"]["name"] for pod in self._cluster.client.list(PODS).items}
+        for name in [*self._created]:
+            if name not in found:
+                self._created.discard(name)
                 self.ended += name in self._running
                 self._running.discard(name)
             elif name not in self._running and self._cluster.container_of(name) is not None:
-                self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - created)
                 self._running.add(name)
                 self._cluster.delete(name)

@@ -30,7 +30,6 @@ DRIVER = names.DRIVER
 ANNOTATED = pod_annotations(
     dra_enabled="true", tflops_request="100", vram_request="16Gi", gpu_model="A100"
 )
-MODEL = f'device.attributes["{DRIVER}"].model'
 
 
 UNHEALTHY = {names.ATTR_PHASE: {"string": names.PHASE_UNKNOWN}}

@@ -28,6 +28,8 @@ from tests.support.findings import Expected
 from tests.support.prepared_node import GPU_0
 from tests.support.stores import set_format
 
+OK = (Level.OK, "")
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -36,71 +38,58 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def of(findings: list[Finding], text: str) -> Finding:
-    (found,) = (finding for finding in findings if text in finding.subject)
-    return found
-
-
-def test_a_missing_registration_folder_is_a_problem_and_a_missing_data_folder_is_not(
-    folder: Path,
-) -> None:
-    without = list(node.folders(context(folder)))
+def test_folders_are_examined_and_only_the_registration_folder_has_to_exist(folder: Path) -> None:
+    unmade = folder / "unmade"
+    findings.check(
+        node.folders(context(unmade)),
+        [(Level.PROBLEM, "registration folder"), *[(Level.OK, "not created yet")] * 3],
+    )
+    assert not unmade.exists()
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-    with_it = list(node.folders(context(folder)))
-
-    assert of(without, "registration folder").level is Level.PROBLEM
-    assert of(without, "data folder").level is Level.OK
-    assert of(with_it, "registration folder").level is Level.OK
-    assert not (folder / "cdi").exists()
-
-
-def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi").chmod(0o777)
     (folder / "tensor-fusion").write_text("")
 
-    found = list(node.folders(context(folder)))
-
-    assert "0777" in of(found, "CDI folder").found
-    assert of(found, "hypervisor's folder").found == "not a folder"
+    findings.check(
+        node.folders(context(folder)),
+        [OK, OK, (Level.WARNING, "0777"), (Level.PROBLEM, "not a folder")],
+    )
 
 
 def test_a_missing_spec_and_a_leftover_spec_of_a_prepared_claim_are_warnings(
     folder: Path,
 ) -> None:
     put_prepared_claim(folder)
+    (spec,) = (folder / "cdi").iterdir()
+    spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
 
     findings.check(
         node.records(context(folder)),
-        [(Level.OK, "1 claims"), (Level.OK, "1 of this driver, 0 of others")],
+        [OK, (Level.WARNING, "of a claim that has no record"), (Level.WARNING, "default/a")],
     )
-    (spec,) = (folder / "cdi").iterdir()
-    spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
-    found = list(node.records(context(folder)))
-
-    assert [finding.level for finding in found] == [Level.OK, Level.WARNING, Level.WARNING]
-    assert "default/a" in of(found[1:], "CDI specs").found
 
 
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("a.json", "{", "Expecting"),
-        ("a.json", "[]", "expected a CDI spec"),
-        ("a.yaml", "cdiVersion: [", "while parsing"),
-        ("a.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "no devices"),
+        ("a.json", "{", [(Level.WARNING, "Expecting")]),
+        ("a.json", "[]", [(Level.WARNING, "expected a CDI spec")]),
+        ("a.yaml", "cdiVersion: [", [(Level.WARNING, "while parsing")]),
+        ("a.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", [(Level.WARNING, "no devices")]),
+        (
+            "tensor-fusion.ai-vgpu_a.json",
+            "{",
+            [(Level.PROBLEM, "Expecting"), (Level.WARNING, "no record")],
+        ),
     ],
 )
-def test_a_spec_that_runtimes_do_not_load_is_a_warning_with_the_reason(
-    name: str, text: str, expected: str, folder: Path
+def test_a_spec_that_runtimes_do_not_load_is_found_with_the_reason(
+    name: str, text: str, expected: list[Expected], folder: Path
 ) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi" / name).write_text(text)
 
-    store, spec = node.records(context(folder))
-
-    assert (store.level, spec.level) == (Level.NOTE, Level.WARNING)
-    assert expected in spec.found
+    findings.check(node.records(context(folder)), [(Level.NOTE, "not found"), *expected])
 
 
 def toolkit(*host_paths: str) -> dict[str, Any]:
@@ -121,16 +110,16 @@ def test_host_paths_in_a_spec_are_checked_under_the_host_root(
     cdi.mkdir(parents=True)
     (cdi / "nvidia.json").write_text(json.dumps(toolkit("/usr/lib/libcuda.so.550")))
 
-    _, stale = node.records(context(folder))
+    findings.check(
+        node.records(context(folder)),
+        [(Level.NOTE, ""), (Level.WARNING, "names 2 host paths")],
+    )
     for path in ("usr/lib/libcuda.so.550", "dev/nvidia0"):
         file = folder / "host" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    _, fresh = node.records(context(folder))
 
-    assert stale.level is Level.WARNING
-    assert "names 2 host paths" in stale.found
-    assert fresh.level is Level.OK
+    findings.check(node.records(context(folder)), [(Level.NOTE, ""), OK])
 
 
 def test_only_our_registration_sockets_are_judged(folder: Path) -> None:
@@ -205,7 +194,6 @@ def test_claims_with_most_files_in_a_nearly_full_folder_are_named(folder: Path) 
 
 OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
 NONE_SERVED = (Level.PROBLEM, "none of them served")
-OK = (Level.OK, "")
 
 
 @pytest.mark.parametrize(
@@ -260,16 +248,6 @@ def test_records_must_be_readable_and_of_a_known_format(
     findings.check(node.records(context(folder)), expected)
 
 
-def test_broken_spec_of_this_driver_is_a_problem(folder: Path) -> None:
-    (folder / "cdi").mkdir()
-    (folder / "cdi" / "tensor-fusion.ai-vgpu_a.json").write_text("{")
-
-    _, spec, *_ = node.records(context(folder))
-
-    assert spec.level is Level.PROBLEM
-    assert "restart the node plugin" in spec.remedy
-
-
 NODE = "GET /api/v1/nodes/node-01"
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 
@@ -295,18 +273,15 @@ def test_relative_absolute_and_pattern_imports_of_containerd_are_read(tmp_path: 
     write(tmp_path, "etc/containerd/conf.d/cdi.toml", CRI + "enable_cdi = true\n")
     write(tmp_path, "etc/more.toml", "version = 2\n")
 
-    enabled, _ = cdi_findings(tmp_path, "containerd://1.7.24")
+    findings.check(
+        cdi_findings(tmp_path, "containerd://1.7.24"), [(Level.OK, "conf.d/cdi.toml"), OK]
+    )
 
-    assert enabled.level is Level.OK
-    assert "conf.d/cdi.toml" in enabled.found
-
-
-def test_a_distributions_own_file_takes_precedence_over_the_usual_one(tmp_path: Path) -> None:
-    write(tmp_path, "etc/containerd/config.toml", CRI + "enable_cdi = false\n")
+    # A distribution's own file takes precedence over the usual one.
     k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
-    write(tmp_path, k3s, CRI + "enable_cdi = true\n")
+    write(tmp_path, k3s, CRI + "enable_cdi = false\n")
 
-    assert worst(cdi_findings(tmp_path, "containerd://1.7.24")) is Level.OK
+    assert worst(cdi_findings(tmp_path, "containerd://1.7.24")) is Level.PROBLEM
 
 
 def test_in_a_pod_the_images_files_are_not_taken_for_the_hosts(tmp_path: Path) -> None:
@@ -324,6 +299,8 @@ def test_invalid_toml_is_an_error_with_the_files_path(tmp_path: Path) -> None:
 
 MAIN = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/gpu.toml"
+UNDER_OLD = f'under [plugins."io.containerd.grpc.v1.cri"] in {MAIN}'
+UNDER_NEW = f'under [plugins."io.containerd.cri.v1.runtime"] in {MAIN}'
 OLD = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
 NEW = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
 
@@ -341,35 +318,27 @@ def judged(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -
 
 
 @pytest.mark.parametrize(
-    ("reported", "text", "level"),
+    ("reported", "text", "cure"),
     [
-        ("containerd://1.7.24", OLD + "enable_cdi = true\n", Level.OK),
-        ("containerd://1.7.24", OLD, Level.PROBLEM),
-        ("containerd://1.7.24", "version = 2\n", Level.PROBLEM),
-        ("containerd://1.7.24", OLD + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://2.1.9", "version = 3\n", Level.OK),
-        ("containerd://2.1.9", NEW, Level.OK),
-        ("containerd://2.1.9", NEW + "enable_cdi = true\n", Level.OK),
-        ("containerd://2.1.9", NEW + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://2.1.9", OLD + "enable_cdi = false\n", Level.PROBLEM),
-        ("containerd://1.6.33", OLD + "enable_cdi = true\n", Level.PROBLEM),
+        ("containerd://1.7.24", OLD + "enable_cdi = true\n", ""),
+        ("containerd://1.7.24", OLD, UNDER_OLD),
+        ("containerd://1.7.24", "version = 2\n", UNDER_OLD),
+        ("containerd://1.7.24", OLD + "enable_cdi = false\n", UNDER_OLD),
+        ("containerd://2.1.9", "version = 3\n", ""),
+        ("containerd://2.1.9", NEW, ""),
+        ("containerd://2.1.9", NEW + "enable_cdi = true\n", ""),
+        ("containerd://2.1.9", NEW + "enable_cdi = false\n", UNDER_NEW),
+        ("containerd://2.1.9", OLD + "enable_cdi = false\n", UNDER_NEW),
+        ("containerd://1.6.33", OLD + "enable_cdi = true\n", "upgrade containerd"),
     ],
 )
-def test_containerd_has_cdi_on_by_default_only_from_2_0(
-    reported: str, text: str, level: Level
+def test_containerd_has_cdi_on_by_default_only_from_2_0_else_the_cure_names_section_and_file(
+    reported: str, text: str, cure: str
 ) -> None:
-    assert worst(judged(reported, document(text))) is level
+    found = judged(reported, document(text))
 
-
-def test_cure_names_the_section_of_the_release_and_the_file() -> None:
-    (old, _), (new, _) = (
-        judged("containerd://1.7.24", document(OLD)),
-        judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
-    )
-
-    assert 'plugins."io.containerd.grpc.v1.cri"' in old.remedy
-    assert 'plugins."io.containerd.cri.v1.runtime"' in new.remedy
-    assert MAIN in old.remedy
+    assert worst(found) is (Level.PROBLEM if cure else Level.OK)
+    assert cure in found[0].remedy
 
 
 def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
@@ -398,32 +367,25 @@ def test_runtime_whose_configuration_is_not_visible(reported: str, level: Level)
 
 
 @pytest.mark.parametrize(
-    ("folders", "cdi_dir", "level"),
+    ("setting", "cdi_dir", "level"),
     [
-        ('["/etc/cdi", "/var/run/cdi"]', "/var/run/cdi", Level.OK),
-        ('["/run/cdi"]', "/var/run/cdi/", Level.OK),
-        ('["/etc/cdi"]', "/var/run/cdi", Level.PROBLEM),
-        ("[]", "/var/run/cdi", Level.PROBLEM),
-        ('["/opt/cdi"]', "/opt/cdi", Level.OK),
+        ('cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]', "/var/run/cdi", Level.OK),
+        ('cdi_spec_dirs = ["/run/cdi"]', "/var/run/cdi/", Level.OK),
+        ('cdi_spec_dirs = ["/etc/cdi"]', "/var/run/cdi", Level.PROBLEM),
+        ("cdi_spec_dirs = []", "/var/run/cdi", Level.PROBLEM),
+        ('cdi_spec_dirs = ["/opt/cdi"]', "/opt/cdi", Level.OK),
+        ("", "/opt/cdi", Level.PROBLEM),
     ],
 )
 def test_runtime_must_read_the_folder_to_which_the_driver_writes(
-    folders: str, cdi_dir: str, level: Level
+    setting: str, cdi_dir: str, level: Level
 ) -> None:
-    text = f"{NEW}cdi_spec_dirs = {folders}\n"
+    text = f"{NEW}{setting}\n"
 
     assert worst(judged("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
 
 
-def test_cdi_dir_outside_the_runtimes_default_folders_is_a_problem() -> None:
-    found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
-
-    assert worst(found) is Level.PROBLEM
-    assert "--cdi-dir" in found[-1].remedy
-
-
 CARD = gpu(0)
-BUS = "0000:3a:00.0"
 
 
 def missing_file() -> NoReturn:
@@ -515,20 +477,6 @@ def put_limiter(folder: Path) -> Path:
     file.parent.mkdir()
     file.write_bytes(b"\x7fELF")
     return file
-
-
-def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
-    here = context(
-        folder, simulated_gpus="", enforcer="mps", mps_pipes=str(folder), mps_shm=str(folder)
-    )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
-        daemon.bind(str(folder / "control"))
-        daemon.listen()
-        (running,) = gpus.alive(here)
-    (dead,) = gpus.alive(here)
-
-    assert (running.level, dead.level) == (Level.OK, Level.PROBLEM)
-    assert "ended process" in dead.found
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:

@@ -11,12 +11,17 @@ import pytest
 
 from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import SHARE, cluster_with, log_lines, start
+from tests.app.node_plugin.test_node_plugin_process import (
+    SHARE,
+    as_the_kubelet,
+    claim_of,
+    cluster_with,
+    event_messages,
+    log_lines,
+    start,
+)
 from tests.app.test_command import command
 from tests.discovery.nvml.nvml_machine import answers, build, card
-from tests.support.kubelet import PluginClient
 
 pytestmark = pytest.mark.process
 
@@ -63,10 +68,6 @@ def daemon(cluster: SimulatedCluster) -> Iterator[None]:
         yield
 
 
-def socket_of(cluster: SimulatedCluster) -> Path:
-    return cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
-
-
 def condition(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
     """Return status and reason of the condition LimitsEnforced of a pod's only device."""
     claim = cluster.claim_of(cluster.pod(pod)) or {}
@@ -83,15 +84,6 @@ def events(cluster: SimulatedCluster) -> list[tuple[str, str, str]]:
         (event["type"], event["reason"], event["involvedObject"]["name"])
         for event in cluster.client.list(EVENTS).items
         if event["reason"].startswith("Limits")
-    ]
-
-
-def node_events(cluster: SimulatedCluster) -> list[tuple[str, str]]:
-    """Return reason and message of the Events about the Node."""
-    return [
-        (event["reason"], event["message"])
-        for event in cluster.client.list(EVENTS).items
-        if event["involvedObject"]["kind"] == "Node"
     ]
 
 
@@ -150,13 +142,12 @@ def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
         cluster.submit("a", SHARE)
         cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
         findings = shown(cluster, "doctor", "-o", "json")["findings"]
-        cluster.until("event", lambda: bool(node_events(cluster)))
-        ((reason, message),) = node_events(cluster)
+        cluster.until("event", lambda: bool(event_messages(cluster, "EnforcerMissing")))
+        (message,) = event_messages(cluster, "EnforcerMissing")
 
         limiter.write_bytes(b"\x7fELF...")
-        with PluginClient(socket_of(cluster)) as kubelet:
-            claim = (cluster.claim_of(cluster.pod("a")) or {})["metadata"]
-            ref = ClaimRef(namespace="default", name=claim["name"], uid=claim["uid"])
+        ref = claim_of(cluster, "a")
+        with as_the_kubelet(cluster) as kubelet:
             assert kubelet.prepare(ref).claims[ref.uid].error == ""
         hami = {"enforcer": "hami-core", "enforcesCompute": True, "enforcesMemory": True}
         cluster.until("published again", lambda: enforcement(cluster) == [hami])
@@ -167,6 +158,6 @@ def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
             assert name in error
             assert name in life["cure"]
             assert name in message
-        assert (reason, life["level"]) == ("EnforcerMissing", "problem")
+        assert life["level"] == "problem"
         (share,) = shown(cluster, "inspect", "-o", "json")["shares"]
         assert share["enforcer"] == "hami-core"

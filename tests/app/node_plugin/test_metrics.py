@@ -58,11 +58,6 @@ class Node:
         assert (status, content_type.partition(";")[0]) == (200, "application/openmetrics-text")
         return from_openmetrics(body)
 
-    def scrape_until_shares(self, number: int) -> Scraped:
-        """Scrape until there are as many shares."""
-        self.cluster.until("scraped", lambda: self.scrape().value("shares") == number)
-        return self.scrape()
-
 
 @pytest.fixture
 def node() -> Iterator[Node]:
@@ -80,10 +75,29 @@ def stage_counts(found: Scraped, kind: str) -> dict[str, float]:
     return found.values(f"{kind}_stage_duration_seconds_count", "stage")
 
 
+def check_that_nothing_has_happened(found: Scraped) -> None:
+    """Check that every known label set exists, and all that counts is 0."""
+    for kind in OperationKind:
+        assert set(counts(found, kind).values()) == {0}
+        assert stage_counts(found, kind) == {stage.value: 0 for stage in STAGES[kind]}
+    assert found.value("kubelet_registration", state="waiting") == 1
+    assert found.value("shares") == 0
+    states = dict.fromkeys(("Enforced", "NotEnforced", "Unknown"), 0)
+    assert found.values("shares_by_enforcement", "state") == states
+    assert len(found.values("slice_writes_total", "reason")) == 6
+    refused = found.each("api_requests_total", resource="resourceclaims", code="403")
+    assert [value for _, value in refused] == [0]
+
+
 def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result_and_stage(
     node: Node,
 ) -> None:
-    node.start()
+    node.cluster.kubelet.stop()
+    node.cluster.start_plugin()
+    node.cluster.until("serving", lambda: bool(log_lines(node.cluster, "serving")))
+    check_that_nothing_has_happened(node.scrape())
+    node.cluster.start_kubelet()
+    node.cluster.until("registered", lambda: bool(log_lines(node.cluster, "registered")))
     node.cluster.until("confirmed", lambda: node.scrape().value("slices") == 1)
 
     found = node.scrape()
@@ -106,10 +120,8 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
     }
     assert {name: found.value(name) for name in expected} == expected
     assert found.values("slice_writes_total", "reason")["start"] == slice_writes(node.cluster) == 1
-    created = found.value(
-        "api_requests_total", verb="create", resource="resourceslices", code="201"
-    )
-    assert created == 1
+    created = {"verb": "create", "resource": "resourceslices", "code": "201"}
+    assert found.value("api_requests_total", **created) == 1
 
     for name in ("a", "b", "c"):
         run_pod(node.cluster, name)
@@ -131,37 +143,15 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
     assert sum(by_stage.values()) == pytest.approx(total)
 
 
-def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node: Node) -> None:
-    node.cluster.kubelet.stop()
-    node.cluster.start_plugin()
-    node.cluster.until("serving", lambda: bool(log_lines(node.cluster, "serving")))
-
-    found = node.scrape()
-
-    for kind in OperationKind:
-        assert set(counts(found, kind).values()) == {0}
-        stages = stage_counts(found, kind)
-        assert stages == {stage.value: 0 for stage in STAGES[kind]}
-    assert found.value("kubelet_registration", state="waiting") == 1
-    assert found.value("shares") == 0
-    assert found.values("shares_by_enforcement", "state") == {
-        "Enforced": 0,
-        "NotEnforced": 0,
-        "Unknown": 0,
-    }
-    assert len(found.values("slice_writes_total", "reason")) == 6
-    refused = found.each("api_requests_total", resource="resourceclaims", code="403")
-    assert [value for _, value in refused] == [0]
-
-
 def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node) -> None:
     node.port = port_of_no_client()
     port = ("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
     node.start("--metrics-shares", "false", *port)
     run_pod(node.cluster, "a")
 
-    found = node.scrape_until_shares(1)
+    node.cluster.until("scraped", lambda: node.scrape().value("shares") == 1)
 
+    found = node.scrape()
     assert found.each("share_info") == found.each("share_requested_tflops") == []
     assert found.value("shares_left_out") == 1
     assert node.get(node.health_port)[0] == 404

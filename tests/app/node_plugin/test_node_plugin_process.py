@@ -120,6 +120,7 @@ def test_a_pods_share_is_in_its_environment_until_its_end(cluster: SimulatedClus
     container = cluster.container_of("a")
 
     assert container is not None
+    assert any(mount.container_path.startswith(names.METADATA_ROOT) for mount in container.mounts)
     assert container.env["TF_CUDA_SM_PERCENT_LIMIT"] == "33"
     assert container.env["TF_GPU_MEMORY_LIMIT"] == container.env["TF_CUDA_MEMORY_LIMIT"] == "16384"
     assert container.env["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -131,40 +132,6 @@ def test_a_pods_share_is_in_its_environment_until_its_end(cluster: SimulatedClus
     cluster.until("unprepared", lambda: not cluster.spec_files())
     cluster.until("released", lambda: not cluster.claims())
     assert len(log_lines(cluster, "claim_unprepared")) == 1
-
-
-def test_a_container_reads_of_its_devices_in_a_mounted_file(cluster: SimulatedCluster) -> None:
-    claim_ref = run_pod(cluster, "b")
-
-    container = cluster.container_of("b")
-    assert container is not None
-    claim = cluster.claim_of(cluster.pod("b"))
-    assert claim is not None
-    (entry,) = cluster.pod("b")["spec"]["resourceClaims"]
-    (file,) = [
-        Path(mount.host_path)
-        for mount in container.mounts
-        if mount.container_path
-        == f"{names.METADATA_ROOT}/resourceclaimtemplates/{entry['name']}/gpu/"
-        f"{names.DRIVER}-metadata.json"
-    ]
-    found = json.loads(file.read_text().splitlines()[0])
-    assert (found["metadata"]["uid"], found["podClaimName"]) == (claim_ref.uid, entry["name"])
-    (result,) = claim["status"]["allocation"]["devices"]["results"]
-    (device,) = found["requests"][0]["devices"]
-    published = {
-        each["name"]: each["attributes"]
-        for item in cluster.slices()
-        for each in item["spec"]["devices"]
-    }
-    assert device == {
-        "driver": names.DRIVER,
-        "pool": result["pool"],
-        "name": result["device"],
-        "attributes": published[result["device"]],
-    }
-    cluster.delete("b")
-    cluster.until("unprepared", lambda: not list(file.parent.iterdir()))
 
 
 def test_a_restart_keeps_claims_and_slices_removes_sockets_and_writes_nothing(

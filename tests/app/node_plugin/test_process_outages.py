@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
+from dra_simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -33,31 +33,6 @@ def cluster() -> Iterator[SimulatedCluster]:
 def is_connected(cluster: SimulatedCluster) -> bool:
     found = cluster.kubelet.registered.get(names.DRIVER, ())
     return any(plugin.is_connected for plugin in found)
-
-
-def test_a_prepare_call_succeeds_in_spite_of_a_short_outage(cluster: SimulatedCluster) -> None:
-    cluster.server.faults.add("get", "resourceclaims", Delay(0.01), times=1)  # the kubelet's own
-    cluster.server.faults.add("get", "resourceclaims", Refuse(503), times=3)
-    cluster.server.faults.add("get", "resourceclaims", Cut(), times=2)
-
-    run_pod(cluster, "a")
-
-    assert log_lines(cluster, "claim_prepare_failed") == []
-
-
-def test_a_record_is_compared_with_the_api_server_before_it_answers(
-    cluster: SimulatedCluster,
-) -> None:
-    ref = run_pod(cluster, "b")
-    with as_the_kubelet(cluster) as kubelet:
-        before = kubelet.prepare(ref)
-        cluster.server.faults.add("get", "resourceclaims", Refuse(500))
-        during = kubelet.prepare(ref)
-        cluster.server.faults.clear()
-        after = kubelet.prepare(ref)
-
-    assert during.claims[ref.uid].error != ""
-    assert after == before
 
 
 def test_a_new_claim_fails_in_time_during_an_outage_and_delays_no_other(

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_simulator.rest import EVENTS, PODS, Json
+from dra_simulator.rest import PODS
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.core import names
 from tests.app.node_plugin.test_node_plugin_process import (
     cluster_with,
+    event_messages,
     log_lines,
     run_pod,
     start,
@@ -31,18 +32,9 @@ def cluster() -> Iterator[SimulatedCluster]:
         yield running
 
 
-def data_folder(cluster: SimulatedCluster) -> Path:
-    return cluster.kubelet_root / "plugins" / names.DRIVER
-
-
 def record_file(cluster: SimulatedCluster) -> Path:
-    (file,) = (data_folder(cluster) / "claims").iterdir()
+    (file,) = (cluster.kubelet_root / "plugins" / names.DRIVER / "claims").iterdir()
     return file
-
-
-def damage_events(cluster: SimulatedCluster) -> list[Json]:
-    events = cluster.client.list(EVENTS).items
-    return [event for event in events if event["reason"] == "ClaimRecordDamaged"]
 
 
 def test_a_damaged_record_affects_no_running_pod_and_is_rebuilt_with_an_event_on_the_node(
@@ -58,12 +50,11 @@ def test_a_damaged_record_affects_no_running_pod_and_is_rebuilt_with_an_event_on
     record.write_bytes(b"\xa5" * 3_000)
 
     start(cluster)
-    cluster.until("event", lambda: bool(damage_events(cluster)))
+    cluster.until("event", lambda: bool(event_messages(cluster, "ClaimRecordDamaged")))
     cluster.until("rebuilt", lambda: record.read_bytes() == whole)
 
-    (event,) = damage_events(cluster)
-    assert event["type"] == "Warning"
-    assert record.stem in event["message"]
+    (message,) = event_messages(cluster, "ClaimRecordDamaged")
+    assert record.stem in message
     assert (spec.read_bytes(), spec.stat().st_mtime_ns) == (content, modified)
     run_pod(cluster, "b")
     cluster.delete("a")

@@ -116,19 +116,15 @@ def test_a_page_learns_the_facts_of_its_request() -> None:
     )
 
 
-def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
+def test_a_failing_page_answers_500_with_a_log_line_an_unknown_one_404_and_probes_go_on() -> None:
     with serving(pages={"/bad": failing, "/echo": echo}) as endpoint, capture_logs() as logged:
         assert get(endpoint.port, "/bad") == (500, "KeyError, see the log")
         assert get(endpoint.port, "/healthz")[0] == 200
         assert get(endpoint.port, "/echo")[0] == 200
+        assert get(endpoint.port, "/x") == (404, "expected one of /healthz, /bad, /echo")
 
     failed = [line for line in logged if line["event"] == "page_failed"]
     assert [line["path"] for line in failed] == ["/bad"]
-
-
-def test_an_unknown_path_names_checks_and_pages() -> None:
-    with serving(pages={"/echo": echo}) as endpoint:
-        assert get(endpoint.port, "/x") == (404, "expected one of /healthz, /echo")
 
 
 def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> None:

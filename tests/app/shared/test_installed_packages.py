@@ -61,15 +61,23 @@ def registered(*, disable_provider: str = "") -> Sequence[Registered]:
     return providers.registered(settings(disable_provider=disable_provider))
 
 
-def test_providers_are_ordered_by_kind_then_name(site: Path) -> None:
-    install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack"}})
-    install(site, "eta", {ATTRIBUTES: {"beta": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
+def test_providers_are_ordered_and_the_first_package_gets_a_name_if_it_is_not_disabled(
+    site: Path,
+) -> None:
+    install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack", "rack": "zeta:rack"}})
+    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
 
-    assert [(each.kind.value, each.name, each.package) for each in registered()] == [
+    found = registered(disable_provider="alpha,other")
+
+    assert [(each.kind.value, each.name, each.package) for each in found] == [
         ("attributes", "alpha", "zeta 1.0"),
-        ("attributes", "beta", "eta 1.0"),
+        ("attributes", "rack", "eta 1.0"),
+        ("attributes", "rack", "zeta 1.0"),
         ("capacities", "beta", "eta 1.0"),
     ]
+    disabled, first, second, other = (each.unused for each in found)
+    assert (disabled, first, other) == (providers.DISABLED, "", "")
+    assert "which eta 1.0 has" in second
 
 
 def test_nothing_is_imported_before_the_first_call(site: Path) -> None:
@@ -103,24 +111,6 @@ def test_forbidden_name_is_logged_and_not_used(site: Path, name: str, why: str) 
     assert [line["event"] for line in logs] == ["provider_skipped"]
 
 
-def test_first_package_by_name_gets_a_name_that_two_register(site: Path) -> None:
-    install(site, "zeta", {ATTRIBUTES: {"rack": "zeta:rack"}})
-    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
-
-    first, second = registered()
-
-    assert (first.package, first.unused) == ("eta 1.0", "")
-    assert "which eta 1.0 has" in second.unused
-
-
-def test_disabled_provider_is_registered_and_not_used(site: Path) -> None:
-    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack", "row": "eta:rack"}})
-
-    rack, row = registered(disable_provider="rack,other")
-
-    assert (rack.unused, row.unused) == (providers.DISABLED, "")
-
-
 def test_unknown_name_in_the_setting_is_a_warning() -> None:
     """It is no error: the package may be gone from the image, which is what the setting wants."""
     with capture_logs() as logs:
@@ -137,24 +127,18 @@ def test_own_provider_cannot_be_disabled(name: str) -> None:
         providers.load(settings(disable_provider=name))
 
 
-@pytest.mark.parametrize("value", ["rack;row", "rack,", "Rack", "a b"])
-def test_setting_is_a_list_of_names(value: str) -> None:
-    with pytest.raises(InputError, match="disable-provider"):
-        settings(disable_provider=value)
-
-
-def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
-    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
+def test_installed_enforcer_is_accepted_by_its_name_unless_that_is_an_own_one(site: Path) -> None:
+    entries = {"another": "another_one:Another", "mps": "another_one:Another"}
+    install(site, "another-one", {names.ENFORCERS: entries}, ENFORCERS)
 
     enforcer = node_parts.candidates(settings(enforcer="another"))["another"]
 
-    assert enforcer.name == "another"
-    assert enforcer.claims_root == "/run/tensor-fusion/another/claims"
-
-
-def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
-    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
-
+    assert (enforcer.name, enforcer.claims_root) == (
+        "another",
+        "/run/tensor-fusion/another/claims",
+    )
+    own = node_parts.candidates(settings(enforcer="mps"))["mps"]
+    assert type(own).__name__ == "Mps"
     with pytest.raises(InputError, match="nvidia, tensor-fusion, hami-core, mps, none, another"):
         settings(enforcer="anotherr")
 
@@ -168,22 +152,14 @@ def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
     assert "idle_one" not in sys.modules
 
 
-def test_package_cannot_take_the_name_of_an_own_enforcer(site: Path) -> None:
-    install(site, "evil", {names.ENFORCERS: {"mps": "evil:Another"}}, ENFORCERS)
+def test_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
+    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
 
-    assert type(node_parts.candidates(settings(enforcer="mps"))["mps"]).__name__ == "Mps"
-
-
-def test_broken_or_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
-    install(site, "broken-one", {names.ENFORCERS: {"another": "broken_one:Missing"}}, ENFORCERS)
-
-    with pytest.raises(InputError, match="enforcer: another: "):
-        node_parts.candidates(settings(enforcer="another"))["another"]
     with pytest.raises(InputError, match="which disable-provider turns off"):
         node_parts.candidates(settings(enforcer="another", disable_provider="another"))
 
 
-@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = "])
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = ", "x = 1"])
 def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
     site: Path, code: str
 ) -> None:

@@ -4,7 +4,7 @@ import argparse
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.errors import InputError
 
 NAMED = {"NODE_NAME": "node-01"}
+TAINTS = ("NoSchedule", "NoExecute", "none")
 
 
 def given(*flags: str, env: Mapping[str, str] = NAMED) -> Settings:
@@ -57,14 +58,10 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
     assert (chosen.gpupool, chosen.qos) == ("from-flag", "high")
     assert (chosen.cdi_dir, chosen.driver_root) == ("/file", "/")
 
-
-def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: Path) -> None:
     by_variable = tmp_path / "variable.yaml"
-    by_variable.write_text("qos: low")
-    env = {**NAMED, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
-
-    assert given(env=env).qos == "low"
-    assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
+    by_variable.write_text("qos: low\ncdi-dir: /variable")
+    env = {**env, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
+    assert [given(env=env).cdi_dir, given(file, env=env).cdi_dir] == ["/variable", "/file"]
 
 
 def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
@@ -124,15 +121,19 @@ def test_help_lists_each_flag_with_its_default_and_variable() -> None:
         assert not default or f"Default: {default}." in help_text[1]
 
 
-@pytest.mark.parametrize("text", ["12.5", "12", "1e1"])
-def test_seconds_may_have_fractions(text: str, tmp_path: Path) -> None:
-    assert given(f"--poll-seconds={text}").poll_seconds == float(text)
-    assert given(config(tmp_path, f"poll-seconds: {text}")).poll_seconds == float(text)
-
-
-@pytest.mark.parametrize("text", ["2024", "1.5", "'2024'"])
-def test_a_number_in_the_file_is_accepted_for_a_text_setting(text: str, tmp_path: Path) -> None:
-    assert given(config(tmp_path, f"gpupool: {text}")).gpupool == text.strip("'")
+@pytest.mark.parametrize(
+    ("line", "name", "expected"),
+    [
+        *((f"poll-seconds: {text}", "poll_seconds", float(text)) for text in ("12.5", "12", "1e1")),
+        *((f"gpupool: {text}", "gpupool", text.strip("'")) for text in ("2024", "1.5", "'2024'")),
+        *((f"status-page: {text}", "status_page_mode", text) for text in ("off", "on", "loopback")),
+        ("status-page: 'on'", "status_page_mode", "on"),
+    ],
+)
+def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
+    tmp_path: Path, line: str, name: str, expected: object
+) -> None:
+    assert getattr(given(config(tmp_path, line)), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,10 @@ def test_a_number_in_the_file_is_accepted_for_a_text_setting(text: str, tmp_path
         ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
         ("--status-page=yes", "status-page: found 'yes', expected one of off, loopback, on"),
         ("--health-taint=None", "health-taint: found 'None', expected one of NoSchedule"),
+        *(
+            (f"--disable-provider={value}", f"disable-provider: found {value!r}, expected names")
+            for value in ("rack;row", "rack,", "Rack", "a b")
+        ),
         ("--health-events=no", "health-events: found 'no', expected one of true, false"),
     ],
 )
@@ -223,15 +228,10 @@ def test_health_rules_follow_from_the_settings() -> None:
     rules = node_parts.health_rules(chosen)
 
     assert node_parts.health_rules(given()) == HealthRules()
+    effects = [node_parts.taint_effect(given(f"--health-taint={each}")) for each in TAINTS]
+    assert effects == ["NoSchedule", "NoExecute", ""]
     assert (rules.good_readings, rules.quiet_seconds) == (5, 60.0)
     assert [code for code in (13, 31, 48, 79, 119) if rules.xids.marks_card(code)] == [13, 48]
-
-
-@pytest.mark.parametrize(
-    ("taint", "effect"), [("NoSchedule", "NoSchedule"), ("NoExecute", "NoExecute"), ("none", "")]
-)
-def test_the_taint_has_the_configured_effect(taint: str, effect: str) -> None:
-    assert node_parts.taint_effect(given("--health-taint", taint)) == effect
 
 
 @pytest.mark.parametrize("enforcer", ["hami-core", "mps"])
@@ -247,67 +247,22 @@ def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
     assert more_compute.oversubscription is not None
 
 
-@pytest.mark.parametrize(
-    ("written", "mode"), [("off", "off"), ("on", "on"), ("loopback", "loopback"), ("'on'", "on")]
-)
-def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
-    tmp_path: Path, written: str, mode: str
-) -> None:
-    assert given(config(tmp_path, f"status-page: {written}")).status_page_mode == mode
-
-
 def test_the_data_disk_defaults_to_the_kubelets() -> None:
     assert str(given("--kubelet-root=/k").disk_folder) == "/k"
     assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
 
 
-def test_device_nodes_of_a_driver_container_have_their_paths_on_the_host(
+def test_device_nodes_of_a_folder_and_of_a_driver_container_have_their_paths_on_the_host(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "dev").mkdir()
     for name in ("nvidiactl", "nvidia0"):
         (tmp_path / "dev" / name).symlink_to("/dev/null")
-    settings = Settings(
-        node_name="node-01",
-        driver_root=str(tmp_path),
-        driver_root_on_host="/run/nvidia/driver",
-    )
+    root, folder = given(f"--driver-root={tmp_path}"), given(f"--dev-dir={tmp_path}/dev")
+    root = replace(root, driver_root_on_host="/run/nvidia/driver")
 
-    nodes = node_parts.device_nodes(settings)
-
-    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
-
-
-def test_device_nodes_come_from_the_configured_folder(tmp_path: Path) -> None:
-    (tmp_path / "nvidia0").symlink_to("/dev/null")
-    settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
-
-    nodes = node_parts.device_nodes(settings)
-
-    assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
-
-
-@pytest.mark.parametrize(
-    ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
-)
-def test_named_enforcer_is_the_choice_there_or_not(
-    tmp_path: Path, enforcer: str, *, enforces_hard: bool
-) -> None:
-    settings = Settings(
-        node_name="node-01",
-        enforcer=enforcer,
-        kubelet_root=str(tmp_path),
-        tensor_fusion_root=str(tmp_path),
-        hami_core_library=str(tmp_path / "libvgpu.so"),
-        mps_pipes=str(tmp_path),
-        mps_shm=str(tmp_path),
-    )
-    chooser = node_parts.node_enforcer(settings)
-
-    choice = chooser.of_new_claim()
-
-    assert (choice.enforcer, choice.enforces_hard) == (enforcer, enforces_hard)
-    assert choice.none_found == ""
+    assert node_parts.device_nodes(root).of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+    assert node_parts.device_nodes(folder).of_card(0) == (f"{tmp_path}/dev/nvidia0",)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_pods_in_the_words_of_other_systems_get_the_amounts_that_they_ask_for() 
     assert report["left_behind"] == []
 
 
-def test_parameters_in_annotations_reach_the_container(tmp_path: Path) -> None:
+def test_parameters_in_annotations_reach_the_container() -> None:
     report = simulated(EXAMPLES / "guide-annotations.yaml", *EIGHT, "--qos", "high")
 
     pod, other = report["pods"]

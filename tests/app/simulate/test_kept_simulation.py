@@ -73,7 +73,7 @@ def test_the_printed_kubeconfig_gives_access_to_the_running_cluster(kept: Kept) 
     assert "  kubectl describe pod pod-1\n" in kept.printed
 
 
-def test_the_printed_address_has_the_status_page_of_the_node(kept: Kept) -> None:
+def test_the_printed_addresses_have_status_page_and_metrics_of_the_node(kept: Kept) -> None:
     (page,) = re.findall(r"^  status page  (http://127\.0\.0\.1:\d+/)$", kept.printed, re.MULTILINE)
 
     def shares() -> list[dict[str, object]]:
@@ -81,15 +81,10 @@ def test_the_printed_address_has_the_status_page_of_the_node(kept: Kept) -> None
         return found
 
     assert kept.get(page).startswith(b"<!doctype html>")
-    # A view of the last second may be from before the pod.
-    assert eventually(lambda: [share["pods"] for share in shares()] == [["pod-1"]])
-
-
-def test_the_printed_address_of_the_metrics_is_beside_the_page(kept: Kept) -> None:
-    (page,) = re.findall(r"^  status page  (\S+)$", kept.printed, re.MULTILINE)
-
     assert f"  metrics      {page}metrics\n" in kept.printed
     assert b"\ntensorfusion_dra_claims 1.0\n" in kept.get(f"{page}metrics")
+    # A view of the last second may be from before the pod.
+    assert eventually(lambda: [share["pods"] for share in shares()] == [["pod-1"]])
 
 
 def test_an_interrupt_ends_it_and_removes_its_folder(kept: Kept) -> None:

@@ -138,30 +138,28 @@ OPTIONS = Options(
 )
 
 
-class Interrupted:
-    """A cluster that is told to end once more while it stops."""
-
-    def __init__(self, folder: Path, **_: object) -> None:
-        self.folder = folder
-        folders.append(folder)
-
-    def stop(self) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), each)
-
-
-folders: list[Path] = []
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-    folders.clear()
 
 
+@pytest.mark.usefixtures("_signals")
 def test_further_signals_do_not_stop_the_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    class Interrupted:
+        """A cluster that is told to end once more while it stops."""
+
+        def __init__(self, folder: Path, **_: object) -> None:
+            self.folder = folder
+            folders.append(folder)
+
+        def stop(self) -> None:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), each)
+
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
