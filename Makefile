@@ -12,9 +12,8 @@ endif
 endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-# Tests with processes wait about half of their time, so there are more of them than most machines have cores.
-PYTEST := $(PY) -m pytest --dist worksteal --numprocesses
-WAITING := 4
+# Tests wait about half of their time, so there are more workers than most machines have cores.
+PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 # Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -42,10 +41,10 @@ types:
 	$(PY) -m mypy
 
 quick: $(VENV)/collected.stamp
-	$(PYTEST) auto -m "not process and not sweep" $(ARGS)
+	$(PYTEST) -m "not process and not sweep" $(ARGS)
 
 suite: $(VENV)/collected.stamp
-	$(PYTEST) $(WAITING) -m "not sweep" $(ARGS)
+	$(PYTEST) -m "not sweep" $(ARGS)
 
 # Compiles all modules once. Otherwise each test process would compile them in a new environment.
 $(VENV)/collected.stamp: $(VENV)/dev.stamp
@@ -54,7 +53,7 @@ $(VENV)/collected.stamp: $(VENV)/dev.stamp
 
 test-faults: export FAULT_EFFORT ?= 1
 test-faults: $(VENV)/dev.stamp  ## Run what tries every step, damage or input, and the checks in hack on stand-ins.
-	$(PYTEST) $(WAITING) -m "sweep or hypothesis" $(ARGS)
+	$(PYTEST) -m "sweep or hypothesis" $(ARGS)
 
 e2e: $(VENV)/dev.stamp  ## Run the tests on the real cluster that KUBECONFIG names; ARGS="--driver host" runs without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)

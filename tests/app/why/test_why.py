@@ -170,6 +170,7 @@ def test_bad_input_is_a_one_line_error(
     assert expected in printed.err
 
 
+@pytest.mark.process
 def test_in_the_webhooks_pods_it_may_read_all_that_it_reads_if_the_chart_says_so(
     cluster: Cluster, capsys: Capture
 ) -> None:
