@@ -72,7 +72,7 @@ class Setup:
     """A tracker with its record; restarted() returns a new one with the same record.
 
     Attributes:
-        claimed: The device with a prepared claim, `?` if the ledger is locked, or empty.
+        claimed: The device with a prepared claim, `?` if the store is locked, or empty.
     """
 
     def __init__(self, records: RecordsInMemory | None = None, *, claimed: str = "") -> None:
@@ -88,7 +88,7 @@ class Setup:
 
     def claims(self) -> list[PreparedClaim]:
         if self.claimed == "?":
-            raise RetryableError("ledger: locked")
+            raise RetryableError("store: locked")
         if not self.claimed:
             return []
         return [reported_claim("a", reported_share(device=self.claimed))]

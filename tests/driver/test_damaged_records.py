@@ -60,7 +60,7 @@ def ref(setup: Setup) -> ClaimRef:
 
 
 def limits_gib(node: Setup) -> dict[str, float]:
-    shares = [(claim.ref.name, share) for claim in node.ledger.claims() for share in claim.shares]
+    shares = [(claim.ref.name, share) for claim in node.store.claims() for share in claim.shares]
     return {name: share.limit.vram_bytes / GIB for name, share in shares if share.limit}
 
 
@@ -94,7 +94,7 @@ def test_its_gpus_or_all_if_unknown_take_no_claim_and_lend_nothing_until_it_is_r
     before = limits_gib(setup)
     forget(setup, ref)
     after = restarted_with_damage(setup, ref)
-    recover(after.ledger, after.node_files, boot_id=after.boot_id)
+    recover(after.store, after.node_files, boot_id=after.boot_id)
     after.limit_changes().divide()
 
     assert [limits_gib(after)[f"on-{device}"] for device in (GPU_0, GPU_1)] == lent
@@ -115,19 +115,19 @@ def test_its_gpus_or_all_if_unknown_take_no_claim_and_lend_nothing_until_it_is_r
 
 
 def test_reconciler_rebuilds_it_from_its_claim_with_an_event(setup: Setup, ref: ClaimRef) -> None:
-    before = setup.ledger.claims()
+    before = setup.store.claims()
     files = files_of(setup, ref)
     after, events = restarted_with_damage(setup, ref), EventsInMemory()
 
     with reconciling(after, events=events) as reconciler:
-        assert eventually(lambda: len(after.ledger.claims()) == 3)
+        assert eventually(lambda: len(after.store.claims()) == 3)
         assert eventually(lambda: reconciler.view() == StoreView(restored=1))
 
     ((reason, message),) = events.written
     assert reason == "ClaimRecordDamaged"
     assert f"the record of claim {ref.uid} was found damaged" in message
     assert f"nothing more is given out on {GPU_0}" in message
-    assert after.ledger.claims() == before
+    assert after.store.claims() == before
     assert files_of(after, ref) == files
 
 
@@ -180,7 +180,7 @@ def test_unprepare_without_a_readable_record_leaves_nothing(setup: Setup, ref: C
     assert after.unprepare(ref) == {ref.uid: None}
 
     assert files_of(after, ref) == {}
-    assert after.ledger.damaged() == {}
+    assert after.store.damaged() == {}
     after.prepared(put_claim(after, "new", share_result(vram="60Gi")))
 
 
@@ -191,7 +191,7 @@ def test_damaged_record_of_a_claim_that_stays_gone_is_removed(setup: Setup, ref:
     with reconciling(after):
         assert eventually(lambda: not files_of(after, ref))
 
-    assert after.ledger.damaged() == {}
+    assert after.store.damaged() == {}
 
 
 def test_two_damaged_records_on_one_gpu_are_both_rebuilt(setup: Setup, ref: ClaimRef) -> None:

@@ -112,7 +112,7 @@ def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     assert node.catalog.current() != devices
     node.prepared(ref)
 
-    assert recover(node.ledger, node.node_files, boot_id=node.boot_id).files_written == 0
+    assert recover(node.store, node.node_files, boot_id=node.boot_id).files_written == 0
     assert files(node) == before
 
 
@@ -146,7 +146,7 @@ def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: 
     for name in ("uid-gone_one.json", "uid-gone_two.json", unfinished, *others):
         (node.metadata_folder / name).touch()
 
-    found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
+    found = recover(node.store, node.node_files, boot_id=node.boot_id)
 
     assert (found.files_written, found.claims_removed, found.reasons) == (1, 1, {})
     assert files(node) == before | dict.fromkeys(others, b"")

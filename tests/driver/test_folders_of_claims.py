@@ -63,13 +63,13 @@ def test_claims_folder_is_removed_with_all_files_that_containers_left(hami: Enfo
 
 def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: EnforcedNode) -> None:
     lost, kept = hami.prepare_for_pod("a", "trainer-0"), hami.prepare_for_pod("b", "trainer-1")
-    with hami.ledger.transaction() as transaction:
+    with hami.store.transaction() as transaction:
         transaction.remove(lost.uid)
     for folder in (hami.cdi_folder, hami.limits_folder):
         for path in folder.glob(f"*{lost.uid}*"):
             path.unlink()
 
-    found = recover(hami.ledger, hami.node_files, boot_id=hami.boot_id)
+    found = recover(hami.store, hami.node_files, boot_id=hami.boot_id)
 
     assert found.claims_removed == 1
     assert list(cache_folder(hami, kept).parent.iterdir()) == [cache_folder(hami, kept)]
@@ -90,7 +90,7 @@ def test_recovery_removes_the_rest_of_a_large_folder(hami: EnforcedNode) -> None
     hami.unprepare(ref)
     assert not cache_folder(hami, ref).exists()
     for _ in range(3):
-        recover(hami.ledger, hami.node_files, boot_id=hami.boot_id)
+        recover(hami.store, hami.node_files, boot_id=hami.boot_id)
 
     assert list(cache_folder(hami, ref).parent.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_folder_that_a_container_locked_harms_no_other_claim(
         for ref in refs:
             assert node.unprepare(ref) == {ref.uid: None}
         for _ in range(2):
-            Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=60).begin()
+            Reconciler(node.store, node.node_files, boot_id=node.boot_id, seconds=60).begin()
 
     assert all(path.name.endswith(".removed") for path in parent.iterdir())
     assert len(list(parent.iterdir())) == 2

@@ -51,7 +51,7 @@ class Announced:
         self.events = EventsInMemory()
         self.reports = RecordingReporter()
         self.announcer = HealthAnnouncer(
-            self.node.catalog, self.node.ledger, self.reports, self.events
+            self.node.catalog, self.node.store, self.reports, self.events
         )
 
     def change(self, before: dict[str, Unhealthy], now: dict[str, Unhealthy]) -> None:
@@ -114,11 +114,11 @@ def test_claims_are_reported_once_the_ledger_is_readable_again(
     announced: Announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable() -> None:
-        raise RetryableError("ledger: disk I/O error")
+        raise RetryableError("store: disk I/O error")
 
     announced.node.prepare(put_claim(announced.node, "a", share_result(GPU_0)))
     with monkeypatch.context() as patched:
-        patched.setattr(announced.node.ledger, "claims", unreadable)
+        patched.setattr(announced.node.store, "claims", unreadable)
         announced.change({}, {GPU_0: NOW})
         assert announced.reports.names == []
 

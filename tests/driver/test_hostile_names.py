@@ -24,9 +24,8 @@ HOSTILE = st.one_of(
 
 
 def paths_under(folder: Path) -> set[str]:
-    """Return the relative paths under the folder, except those of the ledger."""
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return {path for path in found if "ledger" not in path}
+    """Return the relative paths under the folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ class Observed:
     def claims(self) -> Sequence[PreparedClaim]:
         if self.reason:
             raise RetryableError(self.reason)
-        return self.node.ledger.claims()
+        return self.node.store.claims()
 
     def prepare(self, name: str) -> None:
         self.node.prepared(put_claim(self.node, name, share_result(tflops="10", vram="1Gi")))
@@ -102,11 +102,11 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     observed.observer.view()
-    observed.reason = "ledger: busy"
+    observed.reason = "store: busy"
 
     view = observed.observer.view()
 
-    assert (view.claims, view.shares_error) == (1, "ledger: busy")
+    assert (view.claims, view.shares_error) == (1, "store: busy")
 
 
 def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:

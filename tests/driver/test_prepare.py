@@ -56,7 +56,7 @@ def test_repeated_call_reads_the_claim_again_and_needs_no_lock_of_the_store(
     ref = put_claim(setup, "a", share_result())
     first = setup.prepare(ref)
 
-    with other.ledger.transaction():
+    with other.store.transaction():
         again = setup.prepare(ref)
 
     assert again == first
@@ -69,7 +69,7 @@ def test_everything_is_read_before_the_store_is_locked(
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
     looked_up: list[str] = []
-    transaction = setup.ledger.transaction
+    transaction = setup.store.transaction
 
     @contextmanager
     def watched() -> Iterator[Any]:
@@ -78,7 +78,7 @@ def test_everything_is_read_before_the_store_is_locked(
                 patch.setattr(where, name, lambda *_, name=name: looked_up.append(name))
             yield records
 
-    monkeypatch.setattr(setup.ledger, "transaction", watched)
+    monkeypatch.setattr(setup.store, "transaction", watched)
     setup.prepared(ref)
 
     assert looked_up == []
@@ -135,7 +135,7 @@ def test_impossible_allocation_is_refused_and_leaves_no_record_or_spec(
 
     assert text.startswith("claim default/bad: ")
     assert re.search(expected, text), text
-    assert setup.ledger.claims() == []
+    assert setup.store.claims() == []
     assert setup.spec_of(ref) is None
 
 
@@ -170,7 +170,7 @@ def test_concurrent_calls_never_admit_more_than_the_card_has(setup: Setup) -> No
 
     admitted = [each for each in outcomes if isinstance(each, PreparedClaim)]
     assert len(admitted) == 6  # 6 x 50 of 312
-    assert len(setup.ledger.claims()) == 6
+    assert len(setup.store.claims()) == 6
 
 
 def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(setup: Setup) -> None:
@@ -301,7 +301,7 @@ def test_reallocated_claim_gets_its_new_card_share_and_pod(
     assert limits_document(setup, ref)["pods"] == [{"name": "other", "uid": "uid-of-other"}]
     assert new["shareID"] in str(setup.spec_of(ref))
     assert GPU_0 not in str(setup.spec_of(ref))
-    assert setup.ledger.claims() == [record]
+    assert setup.store.claims() == [record]
     assert "claim_reallocated" in [line["event"] for line in logs]
 
 
@@ -401,7 +401,7 @@ def test_claim_that_another_instance_unprepared_leaves_no_files(setup: Setup, ot
     assert error_of(outcome) == "claim default/a: it was unprepared meanwhile"
     assert setup.spec_of(ref) is None
     assert list(setup.limits_folder.iterdir()) == []
-    assert setup.ledger.claims() == []
+    assert setup.store.claims() == []
 
 
 def test_claim_whose_limits_are_followed_while_it_is_unprepared_leaves_no_files(

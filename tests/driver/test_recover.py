@@ -35,7 +35,7 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def recover_node(node: Setup) -> RecoveryReport:
-    return recover(node.ledger, node.node_files, boot_id=node.boot_id)
+    return recover(node.store, node.node_files, boot_id=node.boot_id)
 
 
 def claim_files(node: Setup) -> dict[str, bytes]:
@@ -93,7 +93,7 @@ def test_files_follow_what_another_instance_prepared_and_unprepared_meanwhile(
 def test_files_without_a_record_are_removed_unless_they_name_a_claim_to_fetch(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
-    with setup.ledger.transaction() as transaction:
+    with setup.store.transaction() as transaction:
         transaction.remove(ref.uid)
     (setup.cdi_folder / spec_file("uid-orphan")).write_text("{}")
     (setup.limits_folder / "uid-other.json").write_text('{"claim": {"uid": "uid-else"}}')
@@ -188,7 +188,7 @@ def test_refresh_of_an_unprepared_claim_does_nothing(setup: Setup, prepared_ref:
     setup.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
     assert claim_files(setup) == {}
-    assert setup.ledger.claims() == []
+    assert setup.store.claims() == []
 
 
 def test_recovery_continues_if_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
@@ -198,7 +198,7 @@ def test_recovery_continues_if_the_cdi_folder_cannot_be_written(setup: Setup) ->
     setup.cdi_folder.rmdir()
     setup.cdi_folder.write_text("a file where the folder should be")
 
-    recover(setup.ledger, setup.node_files, boot_id=setup.boot_id)
+    recover(setup.store, setup.node_files, boot_id=setup.boot_id)
 
     with pytest.raises(RetryableError):
         setup.node_files.claim_uids()
@@ -243,14 +243,14 @@ def node(tmp_path: Path) -> Setup:
 
 
 def ref_of(node: Setup, name: str) -> ClaimRef:
-    return next(claim.ref for claim in node.ledger.claims() if claim.ref.name == name)
+    return next(claim.ref for claim in node.store.claims() if claim.ref.name == name)
 
 
 def with_record_of_a_later_release(node: Setup) -> Setup:
     """Restart the node with a record of `two` that names an unknown enforcer."""
     record = node.record(ref_of(node, "two"))
     assert record is not None
-    with node.ledger.transaction() as transaction:
+    with node.store.transaction() as transaction:
         transaction.put(replace(record, enforcer="of-a-later-release"))
     return restarted_with_mps(node, several_cards=True)
 
@@ -280,7 +280,7 @@ def test_recovery_skips_the_unenforceable_claim_and_repairs_the_others(
     before = after.spec_of(two)
     (after.cdi_folder / spec_file(one.uid)).unlink()
 
-    found = recover(after.ledger, after.node_files, boot_id=after.boot_id)
+    found = recover(after.store, after.node_files, boot_id=after.boot_id)
 
     assert list(found.reasons) == [two.uid]
     assert found.reasons[two.uid].startswith("claim default/two: ")
@@ -301,7 +301,7 @@ def test_unenforceable_claim_cannot_be_prepared_but_can_be_unprepared(
     after.prepared(one)
     assert after.unprepare(two) == {two.uid: None}
     assert after.spec_of(two) is None
-    assert [claim.ref for claim in after.ledger.claims()] == [one]
+    assert [claim.ref for claim in after.store.claims()] == [one]
 
 
 @CHANGES
@@ -309,7 +309,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
-    with after.ledger.transaction() as transaction:
+    with after.store.transaction() as transaction:
         for claim in transaction.claims():
             transaction.put(replace(claim, boot_id="boot-0"))
 
@@ -319,7 +319,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     assert [name for name, _ in reported_reasons(after)] == ["two"] * len(reported_reasons(after))
     assert text in reported_reasons(after)[0][1]
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
-    assert {claim.boot_id for claim in after.ledger.claims()} == {"boot-1"}
+    assert {claim.boot_id for claim in after.store.claims()} == {"boot-1"}
 
 
 def reported_reasons(node: Setup) -> list[tuple[str, str]]:
@@ -382,4 +382,4 @@ def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(
         after.use_cards(*cards.gpus)
         assert eventually(lambda: after.spec_of(prepared_ref) == spec)
 
-    assert [claim.boot_id for claim in after.ledger.claims()] == ["boot-2"]
+    assert [claim.boot_id for claim in after.store.claims()] == ["boot-2"]

@@ -76,7 +76,7 @@ def test_claim_prepared_by_an_older_release_is_not_changed(setup: Setup) -> None
     spec = setup.spec_of(ref)
 
     after = setup.restarted()
-    recover(after.ledger, after.node_files, boot_id=after.boot_id)
+    recover(after.store, after.node_files, boot_id=after.boot_id)
     after.prepared(ref)
 
     assert after.spec_of(ref) == spec
@@ -107,7 +107,7 @@ def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Set
         setup.prepare(ref)
     first = setup.spec_of(ref)
     after = setup.restarted()
-    recover(after.ledger, after.node_files, boot_id=after.boot_id)
+    recover(after.store, after.node_files, boot_id=after.boot_id)
 
     folder = "/run/tensor-fusion/shm/default/zebra"
     edits = first["devices"][1]["containerEdits"]
@@ -202,7 +202,7 @@ def test_rules_changed_over_a_restart_apply_to_existing_claims(tmp_path: Path) -
     assert [limit_gib(setup, ref) for ref in refs] == [80, 80]
 
     after = setup.restarted()
-    found = recover(after.ledger, after.node_files, boot_id=after.boot_id)
+    found = recover(after.store, after.node_files, boot_id=after.boot_id)
 
     assert [limit_gib(after, ref) for ref in refs] == [70, 10]
     assert [vram_gib(after, ref) for ref in refs] == [70, 10]
@@ -214,14 +214,14 @@ def test_failed_write_to_the_store_is_retried(
 ) -> None:
     ref = prepare_with_limit(setup, "a", "80Gi")
     failures = iter([RetryableError("the disk is full")] * 2)
-    transaction = setup.ledger.transaction
+    transaction = setup.store.transaction
 
     def failing() -> Any:
         for error in failures:
             raise error
         return transaction()
 
-    monkeypatch.setattr(setup.ledger, "transaction", failing)
+    monkeypatch.setattr(setup.store, "transaction", failing)
     with capture_logs() as logs, running_limit_changes(setup):
         set_card_memory(setup, 40)
         assert eventually(lambda: limit_gib(setup, ref) == 40)

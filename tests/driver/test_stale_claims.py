@@ -58,7 +58,7 @@ class Node(Setup):
         """Run one round of the check a minute later; return the claims that were fetched."""
         self.now += 60
         self.claims.fetched.clear()
-        self.stale_claims.collect([*self.ledger.claims(), *unknown])
+        self.stale_claims.collect([*self.store.claims(), *unknown])
         return list(self.claims.fetched)
 
     def run_rounds_for(self, seconds: float) -> list[str]:
@@ -88,7 +88,7 @@ class Node(Setup):
         return self.change(ref)["status"]["allocation"]["devices"]["results"][0]
 
     def recorded_names(self) -> list[str]:
-        return sorted(claim.ref.name for claim in self.ledger.claims())
+        return sorted(claim.ref.name for claim in self.store.claims())
 
 
 @pytest.fixture
@@ -179,11 +179,11 @@ def test_time_while_the_node_is_not_ready_does_not_count(node: Node) -> None:
 
 def test_claim_reallocated_just_before_its_release_is_kept(node: Node) -> None:
     ref = node.prepare_new()
-    before = node.ledger.claims()
+    before = node.store.claims()
 
     assert not node.preparer.release(ref, lambda: False, deadline=node.now + 1e9)
 
-    assert node.ledger.claims() == before
+    assert node.store.claims() == before
 
 
 def test_claim_reallocated_on_this_node_is_never_released(node: Node) -> None:
@@ -198,19 +198,19 @@ def test_claim_reallocated_on_this_node_is_never_released(node: Node) -> None:
 
 
 def remove_record(node: Node, ref: ClaimRef) -> None:
-    with node.ledger.transaction() as transaction:
+    with node.store.transaction() as transaction:
         transaction.remove(ref.uid)
 
 
 def test_allocated_claim_with_files_but_no_record_is_prepared_again(node: Node) -> None:
     ref = node.prepare_new()
-    (before,) = node.ledger.claims()
+    (before,) = node.store.claims()
     spec = node.spec_of(ref)
     remove_record(node, ref)
 
     node.run_round(ref)
 
-    assert node.ledger.claims() == [before]
+    assert node.store.claims() == [before]
     assert node.spec_of(ref) == spec
 
 
@@ -261,7 +261,7 @@ def test_hundred_claims_are_fetched_once_in_six_hours_and_evenly_over_that_time(
 ) -> None:
     names = [str(ref) for ref in node.prepare_several(100)]
     node.check_every(6 * HOUR)
-    recorded = node.ledger.claims()
+    recorded = node.store.claims()
 
     hours = [fetched_in_an_hour(node, recorded) for _ in range(25)]
 

@@ -42,13 +42,13 @@ def test_ten_prepares_and_unprepares_through_each_of_two_instances(tmp_path: Pat
     with ThreadPoolExecutor(2) as instances:
         list(instances.map(use, (one, two), (0, 1)))
 
-    assert one.ledger.claims() == two.ledger.claims()
-    assert {claim.ref for claim in one.ledger.claims()} == {*refs} - {*refs[0::4], *refs[1::4]}
-    assert list(invariants.over_capacity({c.ref.uid: c for c in one.ledger.claims()})) == []
+    assert one.store.claims() == two.store.claims()
+    assert {claim.ref for claim in one.store.claims()} == {*refs} - {*refs[0::4], *refs[1::4]}
+    assert list(invariants.over_capacity({c.ref.uid: c for c in one.store.claims()})) == []
     # The one ends; the other has all claims, and frees those of both.
-    one.ledger.close()
+    one.store.close()
     two.unprepare(*refs)
-    assert two.ledger.claims() == []
+    assert two.store.claims() == []
 
 
 def counted(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:

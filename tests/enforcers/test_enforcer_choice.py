@@ -291,7 +291,7 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
 
     assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
     assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().none_found}"
-    assert setup.ledger.claims() == []
+    assert setup.store.claims() == []
     whole = setup.prepared(put_claim(setup, "whole", WHOLE))
     assert (whole.enforcer, whole.shares[0].limit) == ("none", None)
     setup.unprepare(whole.ref)

@@ -141,7 +141,7 @@ def others_go_on(setup: Setup, held: ClaimRef) -> None:
     for each in (ref, whole.ref, held):
         assert call(other.unprepare, each) is None
     assert {ref.uid, whole.ref.uid, held.uid}.isdisjoint(
-        claim.ref.uid for claim in setup.ledger.claims()
+        claim.ref.uid for claim in setup.store.claims()
     )
 
 
@@ -197,7 +197,7 @@ def test_hung_hypervisor_costs_only_the_claims_that_need_it(tmp_path: Path, shor
     setup = Setup(tmp_path)
     pods = WorkerPodsInMemory()
     enforcer = TensorFusion(root=str(short), bridge=str(short))
-    workers = enforcer.loops(NodeAccess(setup.ledger.claims, pods, pods))["workers"]
+    workers = enforcer.loops(NodeAccess(setup.store.claims, pods, pods))["workers"]
     assert isinstance(workers, Workers)
     workers.allocate_seconds = FOREVER
     setup.enforcers[enforcer.name] = enforcer

@@ -77,7 +77,7 @@ class Node(Setup):
 
     def apply(self, claim: PreparedClaim) -> None:
         """Have the claim's limits set again, as each check of the watch does."""
-        self.nvidia.apply(claim, self.ledger.claims, time.monotonic() + PATIENCE_SECONDS)
+        self.nvidia.apply(claim, self.store.claims, time.monotonic() + PATIENCE_SECONDS)
 
     def put(
         self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **limits: str

@@ -80,7 +80,7 @@ def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
     assert f"enforcer {enforcer.name}: " in text
     assert ": No such file or directory; " in text
     assert text.endswith(choice.remedy(enforcer))
-    assert (node.ledger.claims(), node.spec_of(ref)) == ([], None)
+    assert (node.store.claims(), node.spec_of(ref)) == ([], None)
 
 
 CLAIMS: Final[Mapping[str, tuple[list[dict[str, Any]], bool]]] = {
@@ -134,7 +134,7 @@ def test_whole_card_is_prepared_in_isolation_shared(
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
     (found,) = enforcers.judged(outcome, enforcer, (), is_new=False)
     assert (found.state, found.reason) == ("Enforced", "NoLimit")
-    assert node.ledger.claims() == [outcome]
+    assert node.store.claims() == [outcome]
     assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
 
 

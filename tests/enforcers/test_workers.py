@@ -636,7 +636,7 @@ def test_no_file_of_a_container_keeps_its_share_or_its_name(
 
     with without_capabilities():
         assert node.setup.unprepare(ref) == {ref.uid: None}
-        assert not node.setup.ledger.claims()
+        assert not node.setup.store.claims()
         left = list(namespace.iterdir())
 
         again = node.put("train", share_result(vram="60Gi"), uid="uid-of-the-second-claim")

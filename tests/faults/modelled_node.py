@@ -199,7 +199,7 @@ class ModelledNode:
 
     def recover(self) -> None:
         """Rebuild the files from the records."""
-        recover(self.setup.ledger, self.setup.node_files, boot_id=self.setup.boot_id)
+        recover(self.setup.store, self.setup.node_files, boot_id=self.setup.boot_id)
 
     def restart_plugin(self) -> None:
         """Start a new plugin on the same disk."""

@@ -34,13 +34,13 @@ def until(event: Event) -> Callable[[], None]:
 
 
 def dies() -> None:
-    raise FatalError("ledger: damaged")
+    raise FatalError("store: damaged")
 
 
 @pytest.mark.parametrize(
     ("part", "cause"),
     [
-        (dies, FatalError("ledger: damaged")),
+        (dies, FatalError("store: damaged")),
         (lambda: None, RuntimeError("publish ended by itself")),
         (sys.exit, SystemExit()),
     ],

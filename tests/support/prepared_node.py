@@ -105,11 +105,11 @@ class Setup:
             self.host_files,
             self.enforcers,
         )
-        self.ledger = ClaimStore(
+        self.store = ClaimStore(
             folder / "plugin", rules=self.rules, devices_of=self.node_files.devices_of
         )
         # As the end of a process does: most tests do not stop their nodes.
-        weakref.finalize(self, self.ledger.close)
+        weakref.finalize(self, self.store.close)
         self.discovery = FixedDiscovery(simulated_inventory())
         self.catalog = DeviceCatalog(self.discovery, NODE)
         self.catalog.refresh()
@@ -134,10 +134,10 @@ class Setup:
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
         )
-        return Preparer(claims, self.ledger, facts, self.upkeep(), self.operations)
+        return Preparer(claims, self.store, facts, self.upkeep(), self.operations)
 
     def upkeep(self) -> Upkeep:
-        return Upkeep(self.ledger, self.node_files, self.enforcers, self.status)
+        return Upkeep(self.store, self.node_files, self.enforcers, self.status)
 
     def named_enforcer(self) -> NodeEnforcer:
         """Return the choice of the one enforcer that the settings name."""
@@ -154,7 +154,7 @@ class Setup:
         self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
     ) -> LimitChanges:
         return LimitChanges(
-            self.ledger, catalog or self.catalog, self.upkeep(), retry_seconds=retry_seconds
+            self.store, catalog or self.catalog, self.upkeep(), retry_seconds=retry_seconds
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
@@ -173,7 +173,7 @@ class Setup:
         return outcome
 
     def record(self, ref: ClaimRef) -> PreparedClaim | None:
-        return next((each for each in self.ledger.claims() if each.ref.uid == ref.uid), None)
+        return next((each for each in self.store.claims() if each.ref.uid == ref.uid), None)
 
     def refused(self, ref: ClaimRef) -> str:
         """Prepare a claim that is refused; return the error."""
@@ -197,7 +197,7 @@ class Setup:
         return json.loads(path.read_text()) if path.exists() else None
 
     def restarted(self) -> "Setup":
-        self.ledger.close()
+        self.store.close()
         return Setup(
             self.folder,
             self.claims,
@@ -254,7 +254,7 @@ def reconciling(
     node: Setup, *, seconds: float = 0.05, events: Events | None = None
 ) -> Iterator[Reconciler]:
     """Run the reconciler during the block."""
-    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
+    reconciler = Reconciler(node.store, node.node_files, boot_id=node.boot_id, seconds=seconds)
     stale_claims = StaleClaimCollector(
         node.claims, OneNode(), node.preparer, gone_seconds=0.1, check_seconds=0.05
     )

@@ -294,7 +294,7 @@ class WorkerNode:
         self.pods = pods
         self.hypervisor = hypervisor
         enforcer = TensorFusion(root=str(hypervisor.shm.parent), bridge=str(hypervisor.sockets))
-        loops = enforcer.loops(NodeAccess(setup.ledger.claims, pods, pods))
+        loops = enforcer.loops(NodeAccess(setup.store.claims, pods, pods))
         workers = loops["workers"]
         assert isinstance(workers, Workers)
         self.workers = workers

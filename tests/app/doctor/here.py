@@ -50,7 +50,7 @@ def put_prepared_claim(folder: Path, *, has_real_cards: bool = False) -> None:
     if has_real_cards:
         use_real_cards(setup)
     setup.prepare(put_claim(setup, "a", share_result()))
-    setup.ledger.close()
+    setup.store.close()
     ours = folder / "kubelet" / "plugins" / names.DRIVER
     ours.parent.mkdir(parents=True)
     (folder / "plugin").rename(ours)
