@@ -184,6 +184,7 @@ def test_memory_limits_are_set_by_a_privileged_container_and_not_by_the_node_plu
     assert "memory-limits" not in containers_of("tensorfusion-dra-node-plugin", "nvidia")
 
 
+@pytest.mark.process
 def test_mps_daemon_has_the_capabilities_that_it_needs_and_no_more() -> None:
     found = containers_of("tensorfusion-dra-mps", "mps-exclusive-process")
 
@@ -199,6 +200,7 @@ def test_mps_daemon_has_the_capabilities_that_it_needs_and_no_more() -> None:
     assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in found.values())
 
 
+@pytest.mark.process
 def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
     found = containers_of("tensorfusion-dra-hami-core", "hami-core-install")
 
@@ -214,6 +216,7 @@ def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
     assert mounts["wait"] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
@@ -235,6 +238,7 @@ def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(
         assert pod[field] == plugin[field]
 
 
+@pytest.mark.process
 def test_policy_allows_exactly_the_marks_of_workers() -> None:
     documents = helm.render(VARIANTS["hypervisor"])
     policy = one(documents, "ValidatingAdmissionPolicy", "tensorfusion-dra-pods")
@@ -459,6 +463,7 @@ def denial(
     return ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -503,6 +508,7 @@ def test_marks_are_the_node_plugins_alone(old: Any, new: Any, expected: str) -> 
     assert denial("tensorfusion-dra-marks", old, new, user=PLUGIN) == ""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
 def test_marks_do_not_come_with_a_binding(resource: str) -> None:
     policy = one(
@@ -524,6 +530,7 @@ def binding(annotations: dict[str, str]) -> Any:
     return {"metadata": metadata, "target": {"kind": "Node", "name": "node-01"}}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -546,6 +553,7 @@ def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
     assert bool(found) is bool(expected)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("node", "spec", "expected"),
     [
