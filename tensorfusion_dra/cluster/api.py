@@ -3,7 +3,8 @@
 From top to bottom, one call is:
 
     read()   repeats call() after transient faults, for callers that somebody waits for
-    call()   sends a request and returns the JSON object of its answer; watch() yields its events
+    call()   sends a request and returns the JSON object of its answer; watch() yields its events,
+             listed() returns what is kept of a collection's objects
     send()   logs in, and writes the request to a connection that is kept between requests
     Answer   its body, bounded in bytes
     _Socket  its bytes, bounded in time
@@ -351,12 +352,12 @@ class Api:
     ) -> Listed:
         """Return the objects of a collection; the only way to read one.
 
-        An object is reduced while the next ones arrive, so however large they are, one of them is
-        in memory at a time. One that has not the form that its reader expects is left out.
+        Each object is reduced before the next one is decoded, so only one is in memory at a time,
+        however large they are. An object of another form than its reader expects is left out.
 
         Args:
-            path: That of the collection. Two threads do not read the same one at a time.
-            keep: What is kept of each object. One of which nothing is kept is left out too.
+            path: That of the collection, which one thread reads at a time.
+            keep: What is kept of each object. If that is nothing, the object is left out, too.
             pages: True to have the API server make the answer in parts.
             wait_seconds: For each page.
             permission: See call().
@@ -397,7 +398,7 @@ class Api:
             alone.release()
 
     def reduced(self, path: str, item: object, keep: Projection) -> list[dict[str, Any]]:
-        """Return the object with what is kept of it; none if it is odd, with a line in the log.
+        """Return what is kept of an object; nothing, and a line in the log, if it is malformed.
 
         Args:
             path: That of its collection.
