@@ -68,7 +68,8 @@ class Mps(Enforcer):
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "Mps":
-        return cls(pipes=settings.values["mps-pipes"], shm=settings.values["mps-shm"])
+        root = settings.values["mps-root"]
+        return cls(pipes=f"{root}/pipe", shm=f"{root}/shm")
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """Return the daemon's control socket and its /dev/shm.

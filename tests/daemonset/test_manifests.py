@@ -331,7 +331,7 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     ("values", "variable", "may_get_pods"),
     [
         ({}, None, True),
-        ({"settings": {"read-pods": False, "enforcers": "mps"}}, "false", False),
+        ({"settings": {"read-pods": False, "enforcer": "hami-core,mps"}}, "false", False),
         ({**WEBHOOK, "settings": TENSOR_FUSION}, "false", False),
         ({**WEBHOOK, "settings": {**TENSOR_FUSION, "read-pods": True}}, "true", True),
         # These need to know which containers use a claim, and auto may choose one of them.
@@ -516,7 +516,7 @@ def test_notes_name_what_a_daemonset_without_pods_lacks(
     ("values", "expected"),
     [
         ({}, "On a node with none of them pods with a\npart of a card wait"),
-        ({"settings": {"enforcers": "mps"}}, "the first enforcer that is there of mps."),
+        ({"settings": {"enforcer": "hami-core,mps"}}, "that is there of hami-core, mps."),
         ({"settings": {"enforcer": "none"}}, "Limits are advisory (settings.enforcer=none)"),
         ({"settings": TENSOR_FUSION}, "WARNING: nothing keeps the limits of shares"),
         ({"settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, ""),
@@ -559,13 +559,13 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
     ("values", "text"),
     [
         (
-            {"mps": {"daemon": {"enabled": True}}, "settings": {"enforcers": "hami-core"}},
+            {"mps": {"daemon": {"enabled": True}}, "settings": {"enforcer": "hami-core"}},
             "expected settings.enforcer=mps, or auto",
         ),
         ({"mps": {"exclusiveProcess": True}}, "without mps.daemon.enabled"),
         (
-            {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-pipes": "/run/elsewhere"}},
-            "found settings mps-pipes or mps-shm",
+            {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-root": "/run/elsewhere"}},
+            "found the setting mps-root",
         ),
         (
             {**VARIANTS["mps-exclusive-process"], "nvidia": {"privileged": True}},
@@ -610,7 +610,8 @@ def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None
     for container in helm.containers(installation.documents(name)):
         if container["name"] == "tenant-files":
             continue  # a script with variables of its own
-        named = {entry["name"] for entry in container["env"]}
+        texts = " ".join(entry.get("value", "") for entry in container["env"])
+        named = {entry["name"] for entry in container["env"] if f"$({entry['name']})" not in texts}
         assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 
 

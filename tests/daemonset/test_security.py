@@ -26,7 +26,7 @@ from tests.support.helm import Document
 from tests.support.installation import WEBHOOK
 from tests.support.rbac import Right
 
-WITHOUT_BRIDGE: Final = {"settings": {"enforcers": "hami-core,mps"}}
+WITHOUT_BRIDGE: Final = {"settings": {"enforcer": "hami-core,mps"}}
 
 
 def one(documents: list[Document], kind: str, name: str = "") -> Document:

@@ -72,15 +72,17 @@ service:
 {{- end }}
 
 {{- define "enforcer" -}}
-{{- /* The setting enforcer; of simulated GPUs, on which nothing is enforced, the one whose specs claims get. */ -}}
+{{- /* The enforcer that is named; auto if nodes choose; of simulated GPUs the one whose specs claims get. */ -}}
 {{- $named := .Values.settings.enforcer | default "auto" }}
-{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion{{ else }}{{ $named }}{{ end }}
+{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion
+{{- else if contains "," $named }}auto{{ else }}{{ $named }}{{ end }}
 {{- end }}
 
 {{- define "enforcers" -}}
 {{- /* Every enforcer that may get a node's claims, with commas. */ -}}
-{{- $named := include "enforcer" . }}
-{{- if eq $named "auto" }}{{ .Values.settings.enforcers | default "nvidia,tensor-fusion,hami-core,mps" }}{{ else }}{{ $named }}{{ end }}
+{{- $named := .Values.settings.enforcer | default "auto" }}
+{{- if contains "," $named }}{{ $named }}
+{{- else }}{{ include "enforcer" . | replace "auto" "nvidia,tensor-fusion,hami-core,mps" }}{{ end }}
 {{- end }}
 
 {{- define "hypervisor-sockets" -}}
