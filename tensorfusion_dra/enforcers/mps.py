@@ -61,7 +61,8 @@ class Mps(Enforcer):
     facts = EnforcerFacts(
         enforces_hard=True,
         counts_by_pid=False,
-        remedy="run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled=true)",
+        remedy="run NVIDIA's MPS control daemon on this node (chart value "
+        "enforcers.mps.install=true)",
     )
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"

@@ -27,7 +27,7 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 
-MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
+MPS_DAEMON = {"settings": {"enforcer": "mps"}, "enforcers": {"mps": {"install": True}}}
 
 TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -41,7 +41,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "hami-core": {"settings": {"enforcer": "hami-core"}},
     "hami-core-install": {
         "settings": {"enforcer": "hami-core"},
-        "hamiCore": {"install": {"enabled": True}},
+        "enforcers": {"hamiCore": {"install": True}},
     },
     "hypervisor": {
         "settings": {
@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "mps-daemon-privileged": {**MPS_DAEMON, "nvidia": {"privileged": True}},
     "mps-exclusive-process": {
         **MPS_DAEMON,
-        "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True},
+        "enforcers": {"mps": {"install": True, "exclusiveProcess": True}},
     },
     "nvidia-limits": {"settings": {"enforcer": "nvidia"}},
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
@@ -218,12 +218,12 @@ def test_oldest_supported_kubernetes_gets_the_same_objects() -> None:
         {"nvidia": {"driverRoot": "usr"}},
         {"nodePlugin": {"env": [{"name": "TENSORFUSION_DRA_LOG_LEVEL", "value": "debug"}]}},
         {"webhook": {"replicas": 0}},
-        {"mps": {"daemon": {"defaultActiveThreadPercentage": 101}}},
-        {"mps": {"daemon": {"defaultPinnedMemory": "16Gi"}}},
-        {"mps": {"daemon": {"shmSize": "50 %"}}},
-        {"hamiCore": {"install": {"version": "../v1"}}},
-        {"hamiCore": {"install": {"folder": "vgpu"}}},
-        {"hamiCore": {"install": {"image": ""}}},
+        {"enforcers": {"mps": {"defaultActiveThreadPercentage": 101}}},
+        {"enforcers": {"mps": {"defaultPinnedMemory": "16Gi"}}},
+        {"enforcers": {"mps": {"shmSize": "50 %"}}},
+        {"enforcers": {"hamiCore": {"version": "../v1"}}},
+        {"enforcers": {"hamiCore": {"folder": "vgpu"}}},
+        {"enforcers": {"hamiCore": {"image": ""}}},
         {"monitoring": {"interval": "half a minute"}},
         {"monitoring": {"prometheus": {"namespace": ""}}},
     ],
@@ -241,7 +241,7 @@ EVERYTHING: Mapping[str, Any] = {
     "crds": {"install": True},
     "claimTemplate": {"namespaces": ["team-a"]},
     "monitoring": {"enabled": True},
-    "mps": {"daemon": {"enabled": True}},
+    "enforcers": {"mps": {"install": True}},
     "settings": {"enforcer": "mps", "hypervisor-sockets": "/var/lib/kubelet/device-plugins"},
     **WEBHOOK,
 }
@@ -523,8 +523,8 @@ def test_notes_name_what_a_daemonset_without_pods_lacks(
         ({"settings": {**TENSOR_FUSION, "isolation": "shared"}}, ""),
         ({"settings": {"enforcer": "hami-core"}}, ""),
         ({"settings": {"enforcer": "mps"}}, ""),
-        ({"hamiCore": {"install": {"enabled": True}}}, ""),
-        ({"mps": {"daemon": {"enabled": True}}}, ""),
+        ({"enforcers": {"hamiCore": {"install": True}}}, ""),
+        ({"enforcers": {"mps": {"install": True}}}, ""),
         (NO_GPUS, ""),
     ],
 )
@@ -559,10 +559,10 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
     ("values", "text"),
     [
         (
-            {"mps": {"daemon": {"enabled": True}}, "settings": {"enforcer": "hami-core"}},
+            {"enforcers": {"mps": {"install": True}}, "settings": {"enforcer": "hami-core"}},
             "expected settings.enforcer=mps, or auto",
         ),
-        ({"mps": {"exclusiveProcess": True}}, "without mps.daemon.enabled"),
+        ({"enforcers": {"mps": {"exclusiveProcess": True}}}, "without enforcers.mps.install"),
         (
             {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-root": "/run/elsewhere"}},
             "found the setting mps-root",
@@ -572,15 +572,15 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
             "found nvidia.privileged",
         ),
         (
-            {"hamiCore": {"install": {"enabled": True}}, "settings": {"enforcer": "mps"}},
+            {"enforcers": {"hamiCore": {"install": True}}, "settings": {"enforcer": "mps"}},
             "expected settings.enforcer=hami-core, or auto",
         ),
         (
             {
-                "hamiCore": {"install": {"enabled": True}},
+                "enforcers": {"hamiCore": {"install": True}},
                 "settings": {"enforcer": "hami-core", "hami-core-library": "/opt/libvgpu.so.1"},
             },
-            "expected hamiCore.install.folder and version instead",
+            "expected enforcers.hamiCore.folder and version instead",
         ),
     ],
 )

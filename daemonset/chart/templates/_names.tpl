@@ -97,7 +97,7 @@ service:
 {{- if and .Values.webhook.enabled (eq (include "enforcer" .) "tensor-fusion") }}
 {{- $_ := set $own "read-pods" false }}
 {{- end }}
-{{- if .Values.hamiCore.install.enabled }}
+{{- if .Values.enforcers.hamiCore.install }}
 {{- $_ := set $own "hami-core-library" (include "hami-core-library" .) }}
 {{- end }}
 {{- merge (dict) .Values.settings $own | toYaml }}
@@ -165,9 +165,9 @@ affinity:
 
 {{- define "hami-core-library" -}}
 {{- /* Path of HAMi-core's library on the host. */}}
-{{- $install := .Values.hamiCore.install }}
-{{- if $install.enabled }}
-{{- printf "%s/libvgpu.so.%s" $install.folder $install.version }}
+{{- $hamiCore := .Values.enforcers.hamiCore }}
+{{- if $hamiCore.install }}
+{{- printf "%s/libvgpu.so.%s" $hamiCore.folder $hamiCore.version }}
 {{- else }}
 {{- index .Values.settings "hami-core-library" | default "/usr/local/vgpu/libvgpu.so.1" }}
 {{- end }}
