@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.admission.dialects import Dialect
@@ -384,10 +385,32 @@ def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
         assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
+def hooked(event: str) -> list[Document]:
+    """Return the objects that Helm makes at an event, in the chart's order."""
+    annotated = (item for item in helm.render() if "annotations" in item["metadata"])
+    return [each for each in annotated if each["metadata"]["annotations"]["helm.sh/hook"] == event]
+
+
+def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_needs() -> None:
+    account, role, binding, job = hooked("pre-delete")
+
+    assert [each["kind"] for each in (account, role, binding)] == [
+        *("ServiceAccount", "ClusterRole", "ClusterRoleBinding"),
+    ]
+    spec = job["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    assert spec["containers"][0]["args"] == ["teardown-check"]
+    # A check that found a share is not repeated, and one that cannot start gives up.
+    assert (job["spec"]["backoffLimit"], job["spec"]["activeDeadlineSeconds"]) == (0, 120)
+    needed = {path.rpartition("/")[2] for path in objects.CONFIGURATIONS}
+    assert {(each, *rule["verbs"]) for rule in role["rules"] for each in rule["resources"]} == {
+        (each, "list") for each in (*needed, "pods", "resourceclaims")
+    }
+
+
 def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:
-    hooks = [item for item in helm.render() if "annotations" in item["metadata"]]
+    hooks = hooked("test")
     for item in hooks:
-        assert item["metadata"]["annotations"]["helm.sh/hook"] == "test"
         item["metadata"]["namespace"] = "default"
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump_all(hooks))
@@ -621,5 +644,5 @@ def test_chart_settings_never_duplicate_a_variable() -> None:
     documents = helm.render({"settings": settings})
 
     for container in helm.containers(documents):
-        given = [entry["name"] for entry in container["env"]]
+        given = [entry["name"] for entry in container.get("env", [])]
         assert len(set(given)) == len(given)
