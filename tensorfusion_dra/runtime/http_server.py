@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
 from typing import Any, Final
 
 import structlog
@@ -137,7 +136,6 @@ class PageServer(ThreadingHTTPServer):
         self.port: Final = int(listening.getsockname()[1])
         self.respond: Final = respond
         self._seconds: Final = seconds
-        self._lock: Final = Lock()  # guards _open
         self._open: Final[dict[socket.socket, None]] = {}  # oldest first
 
     def run(self) -> None:
@@ -153,15 +151,13 @@ class PageServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, after cutting the oldest connection if there are many."""
         self._cut_all_but(_CONNECTIONS - 1)
-        with self._lock:
-            self._open[request] = None
+        self._open[request] = None
         request.settimeout(self._seconds)
         super().process_request(request, client_address)
 
     def close_request(self, request: Any) -> None:
         """Forget the connection."""
-        with self._lock:
-            self._open.pop(request, None)
+        self._open.pop(request, None)
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -171,11 +167,11 @@ class PageServer(ThreadingHTTPServer):
 
     def _cut_all_but(self, most: int) -> None:
         """Shut the oldest connections down; a thread that reads or writes gets an error."""
-        with self._lock:
-            for oldest in [*self._open][: max(0, len(self._open) - most)]:
-                del self._open[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+        found = [*self._open]
+        for oldest in found[: max(0, len(found) - most)]:
+            self._open.pop(oldest, None)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
 
 class _Head(socket.SocketIO):

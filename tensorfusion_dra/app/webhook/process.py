@@ -95,7 +95,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     server = ReviewServer(
         Reviews(
             admission,
-            QuotaAdmission(quotas, Claims(api)),
+            QuotaAdmission(
+                quotas, Claims(api), Pods(api), trusts_clients=bool(settings.client_ca_file)
+            ),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,

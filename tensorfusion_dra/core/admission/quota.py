@@ -77,11 +77,14 @@ def totals(quota: Item) -> Amounts:
     return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
 
 
-def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterator[str]:
+def refusals(
+    quota: Item, claim: Item, others: Mapping[str, Amounts], *, names_others: bool = True
+) -> Iterator[str]:
     """Yield why the quota does not admit a new claim.
 
     Args:
         others: What the namespace's other claims are charged, by the claim's name.
+        names_others: Whether the reader may learn what they have.
     """
     asked, requested = counted(claim), shares(claim)
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
@@ -99,8 +102,9 @@ def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterato
         used = sum(having.values(), Quantity(0, most.family))
         if used + asked[amount] > most:
             left = max(most - used, Quantity(0))
-            rest = f": {used} of {most} are taken{_names(having)}"
-            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {left}{rest}"
+            rest = f"{left}: {used} of {most} are taken{_names(having)}"
+            rest = rest if names_others else "what the namespace's other claims leave"
+            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {rest}"
 
 
 def _names(having: Amounts) -> str:
