@@ -11,6 +11,8 @@ may share one with anybody.
 """
 
 import asyncio
+import gc
+import itertools
 import logging
 import socket
 import ssl
@@ -40,8 +42,11 @@ _PIECE_BYTES: Final = 16 * 2**10
 """Bytes of an answer that are written at a time."""
 _SOCKET_BYTES: Final = 64 * 2**10
 """Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
-_TLS_BYTES: Final = 32 * 2**10
+_TLS_BYTES: Final = 16 * 2**10
 """Size of the buffer that asyncio has for each TLS connection, 256 KiB by itself."""
+_UNCOLLECTED: Final = 128
+"""Connections after which those that ended are collected. Each is a cycle of 80 KiB in asyncio, and
+Python by itself would wait for thousands."""
 _CHECK_SECONDS: Final = 0.1
 _CLOSING_SECONDS: Final = 1.0
 
@@ -85,9 +90,8 @@ class _Rank(IntEnum):
 
     STRANGE = 1
     """No review has been answered on it yet. Requests that were refused do not count."""
-    HANDSHAKE = 2
-    KNOWN = 3
-    WORKED_ON = 4
+    KNOWN = 2
+    WORKED_ON = 3
     """Its request has arrived, and is worked on or waits for that. It is not cut."""
 
 
@@ -95,13 +99,16 @@ class _Connection(H11Protocol):
     """One open connection.
 
     Attributes:
-        since: When it was connected, or began its last request once it is known. Of one rank the
-            oldest is cut first.
+        since: When its handshake began, then when that ended, and once it is known when its last
+            request began. Of one rank the oldest is cut first, so one in its handshake only after
+            as many others have come as there may be.
+        is_secured: True after its handshake.
         held_bytes: Size of the body or answer that is in memory for it.
         handshake: Ends with the TLS handshake.
     """
 
-    rank = _Rank.HANDSHAKE
+    rank = _Rank.STRANGE
+    is_secured = False
     held_bytes = 0
     handshake: asyncio.Task[None]
 
@@ -113,13 +120,13 @@ class _Connection(H11Protocol):
         """Wait for the first request, as the handshake is over."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(1)  # a write waits until those before are sent
-        self.rank, self.since = _Rank.STRANGE, self.loop.time()
+        self.is_secured, self.since = True, self.loop.time()
 
     def cut(self) -> None:
         """End the connection at once."""
         self.connections.discard(self)
         self.handshake.cancel()
-        if self.rank is not _Rank.HANDSHAKE:
+        if self.is_secured:
             self.transport.abort()
 
 
@@ -171,7 +178,9 @@ class ReviewServer:
         self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
         self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
         self._listener: Final = http_server.listener(host, port, setting="port")
+        # Accepted sockets have the same options.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: Final = int(self._listener.getsockname()[1])
 
     def run(self) -> None:
@@ -203,10 +212,10 @@ class ReviewServer:
         accepting.cancel()
         self._listener.close()
         for each in [*self.connections]:
-            if each.rank is _Rank.HANDSHAKE:
-                each.cut()
-            else:
+            if each.is_secured:
                 each.shutdown()  # after the answer to its request, if it has one
+            else:
+                each.cut()
         last = loop.time() + self._grace_seconds
         while self.connections and loop.time() < last:
             await asyncio.sleep(_CHECK_SECONDS / 10)
@@ -227,7 +236,9 @@ class ReviewServer:
             timeout_keep_alive=self.bounds.idle_seconds,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=_HEAD_BYTES,
         )
-        while True:
+        for number in itertools.count(1):
+            if number % _UNCOLLECTED == 0:
+                gc.collect()
             try:
                 accepted, _ = await loop.sock_accept(self._listener)
             except OSError as error:  # for example, no file descriptors left
@@ -268,7 +279,7 @@ class ReviewServer:
             level = logging.WARNING if is_told else logging.DEBUG
             log.log(level, "tls_handshake_failed", error=str(error))
         finally:
-            if connection.rank is _Rank.HANDSHAKE:
+            if not connection.is_secured:
                 self.connections.discard(connection)
                 accepted.close()
 

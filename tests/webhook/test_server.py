@@ -1,9 +1,11 @@
 """The server for reviews bounds everything that a client controls, and goes on for all others."""
 
 import contextlib
+import gc
 import selectors
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
@@ -55,12 +57,13 @@ def test_tls_1_1_is_rejected(files: Files) -> None:
 
 @contextmanager
 def secured(server: ReviewServer, files: Files) -> Iterator[ssl.SSLSocket]:
-    """Open a connection for a client that sends what it likes."""
-    with (
-        socket.create_connection((HOST, server.port), timeout=PATIENCE_SECONDS) as plain,
-        files.trusting().wrap_socket(plain, server_hostname=HOST) as found,
-    ):
-        yield found
+    """Open a connection for a client that sends what it likes, and whose kernel keeps little."""
+    with socket.socket() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.settimeout(PATIENCE_SECONDS)
+        plain.connect((HOST, server.port))
+        with files.trusting().wrap_socket(plain, server_hostname=HOST) as found:
+            yield found
 
 
 def raw(server: ReviewServer, files: Files, text: bytes) -> bytes:
@@ -362,6 +365,11 @@ def test_bodies_that_do_not_arrive_take_no_worker(files: Files, sent: bytes) -> 
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
 
+def unread(server: ReviewServer) -> int:
+    """Return the number of answers that are held for their clients."""
+    return sum(each.held_bytes == 210_000 for each in [*server.connections])
+
+
 def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
     bounds = Bounds(large_workers=1, small_workers=1)
     answer = b"x" * 210_000
@@ -369,11 +377,11 @@ def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
         serving(lambda _: Response(body=answer), files, bounds) as server,
         ExitStack() as opened,
     ):
-        for _ in range(30):
+        for number in range(30):
             client = opened.enter_context(secured(server, files))
-            client.sendall(HALF + b"x" * 9)
-            client.sendall(LARGE + b"x" * 600_000)
+            client.sendall((LARGE + b"x" * 600_000) if number % 2 else (HALF + b"x" * 9))
 
+        assert eventually(lambda: unread(server) == 30)
         assert status_of(server, files, b"x" * 600_000) == 200
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
@@ -487,3 +495,18 @@ def test_connection_whose_review_is_worked_on_is_not_cut(files: Files) -> None:
             with files.trusting().wrap_socket(plain, server_hostname=HOST) as second:
                 second.sendall(HALF + b"x" * 9)
                 assert second.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_connections_that_have_ended_are_collected_before_there_are_many(files: Files) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
+            for _ in range(400):
+                opened.enter_context(socket.create_connection((HOST, server.port)))
+            assert status_of(server, files) == 200
+            kept = sum(isinstance(each, sslproto.SSLProtocol) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert kept <= 150

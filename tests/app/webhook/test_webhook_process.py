@@ -51,10 +51,10 @@ def ready(webhook: SimulatedWebhook) -> int:
         return error.code
 
 
-def peak(pid: int) -> Quantity:
-    """Return the most memory that a process has had."""
+def memory(pid: int, field: str) -> Quantity:
+    """Return a process's memory: VmRSS, or the most that it has had, VmHWM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    (kib,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
     return Quantity.whole(int(kib) * 1024)
 
 
@@ -113,7 +113,20 @@ def test_memory_stays_within_its_limit_whatever_is_posted(
     with ThreadPoolExecutor(4) as clients:
         assert set(clients.map(post, range(8))) == {status}
 
-    assert peak(webhook.process.pid) < limit
+    assert memory(webhook.process.pid, "VmHWM") < limit
+
+
+def test_hundreds_of_connections_that_ask_nothing_cost_little(webhook: SimulatedWebhook) -> None:
+    port = urlsplit(webhook.url).port
+    trusting = ssl.create_default_context(cadata=webhook.ca_bundle)
+    before = memory(webhook.process.pid, "VmRSS")
+
+    with contextlib.ExitStack() as opened:
+        for _ in range(300):
+            plain = opened.enter_context(socket.create_connection((HOST, port)))
+            opened.enter_context(trusting.wrap_socket(plain, server_hostname=HOST))
+
+        assert memory(webhook.process.pid, "VmRSS") - before < quantity.parse("30Mi")
 
 
 def test_the_webhook_is_ready_once_it_has_read_the_pools(server: ApiServer, folder: Path) -> None:
