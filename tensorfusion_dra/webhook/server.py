@@ -20,7 +20,7 @@ from asyncio import sslproto
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from threading import Event
@@ -85,8 +85,8 @@ class Bounds:
 USUAL: Final = Bounds()
 
 
-class _Rank(IntEnum):
-    """What a connection is, in the order in which they are cut to make room for new ones."""
+class _Rank(Enum):
+    """What a connection is to those that have to make room for new ones."""
 
     STRANGE = 1
     """No review has been answered on it yet. Requests that were refused do not count."""
@@ -101,7 +101,7 @@ class _Connection(H11Protocol):
     Attributes:
         since: When its handshake began, then when that ended, and once it is known when its last
             request began. Of one rank the oldest is cut first, so one in its handshake only after
-            as many others have come as there may be.
+            half as many others have come as there may be.
         is_secured: True after its handshake.
         held_bytes: Size of the body or answer that is in memory for it.
         handshake: Ends with the TLS handshake.
@@ -256,13 +256,18 @@ class ReviewServer:
             await asyncio.sleep(0)  # so that the handshake owns the socket before it can be cut
 
     async def _make_room(self) -> None:
-        """Cut a connection if there are too many; while all are worked on, wait."""
-        while len(self.connections) >= self.bounds.connections:
-            found = min(self.connections, key=lambda each: (each.rank, each.since))
-            if found.rank is _Rank.WORKED_ON:
-                await asyncio.sleep(_CHECK_SECONDS / 10)
+        """Cut a connection if there are too many; while all are worked on, wait.
+
+        Neither strangers nor clients with reviews can take more than half from the others.
+        """
+        most = self.bounds.connections
+        while len(self.connections) >= most:
+            strange = [each for each in self.connections if each.rank is _Rank.STRANGE]
+            known = [each for each in self.connections if each.rank is _Rank.KNOWN]
+            if found := strange if len(strange) > most / 2 else known or strange:
+                min(found, key=lambda each: each.since).cut()
             else:
-                found.cut()
+                await asyncio.sleep(_CHECK_SECONDS / 10)
 
     async def _connect(self, connection: _Connection, accepted: socket.socket) -> None:
         try:
@@ -357,7 +362,7 @@ class ReviewServer:
         """Return True if no more is held than may be, after cutting slow clients if necessary."""
         while sum(each.held_bytes for each in self.connections) > self.bounds.held_bytes:
             others = self.connections - {receiving}
-            slow = [each for each in others if each.held_bytes and each.rank < _Rank.WORKED_ON]
+            slow = [each for each in others if each.held_bytes and each.rank is not _Rank.WORKED_ON]
             if not slow:
                 return False
             min(slow, key=lambda each: each.since).cut()

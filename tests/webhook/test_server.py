@@ -475,6 +475,22 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
     assert statuses == [200, 200]
 
 
+def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answered(
+    files: Files,
+) -> None:
+    with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
+        for _ in range(16):
+            client = opened.enter_context(secured(server, files))
+            client.sendall(HALF + b"x" * 9)
+            assert client.recv(12) == b"HTTP/1.1 200"
+        plain = opened.enter_context(socket.create_connection((HOST, server.port)))
+        for _ in range(6):
+            opened.enter_context(socket.create_connection((HOST, server.port)))
+        with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
+            honest.sendall(HALF + b"x" * 9)
+            assert honest.recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_connection_whose_review_is_worked_on_is_not_cut(files: Files) -> None:
     received, go_on = Event(), Event()
 
