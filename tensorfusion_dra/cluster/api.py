@@ -378,8 +378,8 @@ class Api:
                     )
                     stream = ItemStream(answer.pieces(), max_bytes=_MAX_EVENT_BYTES)
                     for item in stream:
-                        if not metadata(item).get("name"):  # a proxy in between may be broken
-                            raise UnreadableError(f"GET {path}: found an item without a name")
+                        if not isinstance(item, dict):  # a proxy in between may be broken
+                            raise UnreadableError(f"GET {path}: found an item that is no object")
                         found += self.reduced(path, item, keep)
                 except (HTTPException, OSError) as error:
                     raise self._unanswered("GET", path, error) from error

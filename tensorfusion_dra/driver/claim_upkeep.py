@@ -130,6 +130,10 @@ class NodeFiles:
         for root in self._claims_roots():
             self._host_files.remove(f"{root}/{claim_uid}")
 
+    def has(self, claim_uid: str) -> bool:
+        """Return True if the claim has a limits document, which is written before its spec."""
+        return self._limits.has(claim_uid) or self._specs.has(claim_uid)
+
     def remove_unfinished(self) -> None:
         """Remove temporary files of crashed writes; a write that is running starts again.
 

@@ -265,6 +265,11 @@ class Preparer:
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
+        if self._upkeep.files.has(ref.uid):
+            # Somebody who followed changed limits wrote them before the record was removed.
+            with self._store.transaction() as current:
+                if current.get(ref.uid) is None:
+                    self._upkeep.remove(ref, record, current.claims)
         self._upkeep.follow(records.changed())
 
     def take_refusal(self) -> bool:

@@ -73,6 +73,10 @@ class ClaimFiles:
             _clear(path)
             path.unlink(missing_ok=True)
 
+    def has(self, claim_uid: str) -> bool:
+        """Return True if the claim has a file."""
+        return self._path(claim_uid).exists()
+
     def remove_unfinished(self) -> None:
         """Remove temporary files that a crash left; a write that is running starts again."""
         with self._errors(self.folder):

@@ -436,6 +436,29 @@ def test_claim_that_another_instance_unprepared_leaves_no_files(setup: Setup, ot
     assert setup.ledger.claims() == []
 
 
+def test_claim_whose_limits_are_followed_while_it_is_unprepared_leaves_no_files(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the moment between the removal of its files and that of its record."""
+    ref = put_claim(setup, "a", share_result())
+    record = setup.prepared(ref)
+    remove = setup.node_files.remove
+    followed: list[PreparedClaim] = []
+
+    def remove_and_follow(*arguments: Any, **more: Any) -> None:
+        remove(*arguments, **more)
+        if not followed:
+            followed.append(record)
+            setup.upkeep().follow([record])
+            assert setup.spec_of(ref) is not None
+
+    monkeypatch.setattr(setup.node_files, "remove", remove_and_follow)
+    assert setup.unprepare(ref) == {ref.uid: None}
+
+    assert setup.spec_of(ref) is None
+    assert list(setup.limits_folder.iterdir()) == []
+
+
 def test_temporary_file_that_a_recovery_removed_is_written_again(
     setup: Setup, other: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
