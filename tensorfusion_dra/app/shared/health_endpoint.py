@@ -1,36 +1,29 @@
 """HTTP endpoint for liveness and readiness probes, and for pages such as the metrics.
 
-Pages are larger than the answers to probes, and their readers may be slow. So only a few pages are
-answered at a time, and probes find room beside them.
+Pages take more work than the answers to probes. So one is made at a time, and probes find room
+beside them.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from http import HTTPStatus
-from threading import BoundedSemaphore, Lock, Thread
+from threading import Lock, Thread
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import (
-    Bounds,
+    PageServer,
     Request,
     Respond,
     Response,
-    Server,
     text_response,
 )
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 
-_BOUNDS: Final = Bounds(
-    connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, check_seconds=0.5
-)
-_MAX_PAGES: Final = 4
-"""Pages that are answered at a time, besides probes."""
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
 _METRICS: Final = "/metrics"
@@ -102,12 +95,10 @@ class HealthEndpoint:
             path: Probe(path.strip("/"), question) for path, question in checks.items()
         }
         self._pages: Final = dict(pages or {})
-        self._room: Final = BoundedSemaphore(_MAX_PAGES)
+        self._one_page: Final = Lock()
         self._thread: Thread | None = None
         try:
-            self._server: Final = Server(
-                self._respond, host=host, port=port, setting=setting, bounds=_BOUNDS
-            )
+            self._server: Final = PageServer(self._respond, host=host, port=port, setting=setting)
         except InputError as error:
             raise FatalError(str(error)) from error
 
@@ -123,8 +114,10 @@ class HealthEndpoint:
 
     def stop(self) -> None:
         """Stop answering and close the socket."""
-        self._server.stop(grace_seconds=0)
-        if self._thread is not None:
+        if self._thread is None:
+            self._server.server_close()
+        else:
+            self._server.stop()
             self._thread.join()
 
     def _respond(self, request: Request) -> Response:
@@ -138,17 +131,14 @@ class HealthEndpoint:
         if request.path not in self._pages:
             paths = ", ".join((*self._checks, *self._pages))
             return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
-        if not self._room.acquire(blocking=False):
-            text = "too many pages are being read"
-            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
-            found = self._pages[request.path](request)
+            with self._one_page:
+                return self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
             log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
-            found = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        return replace(found, on_sent=self._room.release)
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
 
 def metrics_page(

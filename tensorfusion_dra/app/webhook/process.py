@@ -26,11 +26,11 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
-from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews
+from tensorfusion_dra.webhook.server import ReviewServer
 
 log = structlog.get_logger()
 
@@ -63,7 +63,7 @@ def run(settings: WebhookSettings) -> int:
     return 1 if cause else 0
 
 
-def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
+def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> ReviewServer:
     certificates = Certificates(
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
@@ -92,10 +92,12 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         enforces_hard=facts.enforces_hard,
         names_containers=facts.names_containers,
     )
-    server = Server(
+    server = ReviewServer(
         Reviews(
             admission,
-            QuotaAdmission(quotas, Claims(api)),
+            QuotaAdmission(
+                quotas, Claims(api), Pods(api), trusts_clients=bool(settings.client_ca_file)
+            ),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,

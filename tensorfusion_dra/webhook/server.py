@@ -1,0 +1,386 @@
+"""HTTPS server for reviews, whose clients may be slow, silent, many and anybody.
+
+uvicorn speaks HTTP/1.1 with each client; here is who may stay connected, and what is held for whom:
+
+    accepted ──> TLS handshake ──> waits ──> body arrives ──> worked on ──> answer is read ──> waits
+
+Only a request that has arrived as a whole takes a worker, and its answer is sent without one. So a
+slow client costs a socket, and the bytes that are held for it. Both are bounded over all clients,
+by cutting those that have been slow for longest. No address has a bound of its own: the API server
+may share one with anybody.
+"""
+
+import asyncio
+import gc
+import itertools
+import logging
+import socket
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from http import HTTPStatus
+from threading import Event
+from typing import Any, Final, cast
+
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from tensorfusion_dra.runtime import http_server
+from tensorfusion_dra.runtime.http_server import Request, Respond, Response, text_response
+
+log = structlog.get_logger()
+
+_LARGE_BODY_BYTES: Final = 32 * 2**10
+_HEAD_BYTES: Final = 16 * 2**10
+_PIECE_BYTES: Final = 16 * 2**10
+"""Bytes of an answer that are written at a time."""
+_SOCKET_BYTES: Final = 64 * 2**10
+"""Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
+_TLS_BYTES: Final = 16 * 2**10
+"""Size of the buffer that asyncio has for each TLS connection, 256 KiB by itself."""
+_UNCOLLECTED: Final = 128
+"""Connections after which those that ended are collected. Each is a cycle of 80 KiB in asyncio, and
+Python by itself would wait for thousands."""
+_CHECK_SECONDS: Final = 0.1
+_CLOSING_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds on what clients can occupy.
+
+    A review of 6 MiB takes up to 65 MiB of memory, one of 32 KiB up to 3 MiB: mostly the lists and
+    strings that are parsed, and the copy that is changed.
+
+    Attributes:
+        connections: Largest number of open connections.
+        body_bytes: Largest size of a body. The API server accepts objects of 3 MiB in JSON
+            (apiserver's server/config.go, by etcd's limit of 1.5 MiB in protobuf), and the review
+            of an update has the old object too.
+        held_bytes: Largest size of all bodies and answers together.
+        large_workers: Number of reviews of more than 32 KiB that are worked on at a time.
+        small_workers: Number of other reviews.
+        handshake_seconds: Time for the TLS handshake.
+        request_seconds: Time for a body to arrive, and again for the client to read its answer.
+        idle_seconds: Time between requests. It is longer than the 90 s for which the API server
+            keeps an unused connection. One that has sent none yet stays until there are too many.
+    """
+
+    connections: int = 512
+    body_bytes: int = 6 * 2**20
+    held_bytes: int = 32 * 2**20
+    large_workers: int = 1
+    small_workers: int = 8
+    handshake_seconds: float = 3.0
+    request_seconds: float = 10.0
+    idle_seconds: float = 120.0
+
+
+USUAL: Final = Bounds()
+
+
+class _Rank(Enum):
+    """What a connection is to those that have to make room for new ones."""
+
+    STRANGE = 1
+    """No review has been answered on it yet. Requests that were refused do not count."""
+    KNOWN = 2
+    WORKED_ON = 3
+    """Its request has arrived, and is worked on or waits for that. It is not cut."""
+
+
+class _Connection(H11Protocol):
+    """One open connection.
+
+    Attributes:
+        since: When its handshake began, then when that ended, and once it is known when its last
+            request began. Of one rank the oldest is cut first, so one in its handshake only after
+            half as many others have come as there may be.
+        is_secured: True after its handshake.
+        held_bytes: Size of the body or answer that is in memory for it.
+        handshake: Ends with the TLS handshake.
+    """
+
+    rank = _Rank.STRANGE
+    is_secured = False
+    held_bytes = 0
+    handshake: asyncio.Task[None]
+
+    def __init__(self, config: Config, common: ServerState) -> None:
+        super().__init__(config, common, {"connection": self})
+        self.since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request, as the handshake is over."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(1)  # a write waits until those before are sent
+        self.is_secured, self.since = True, self.loop.time()
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.connections.discard(self)
+        self.handshake.cancel()
+        if self.is_secured:
+            self.transport.abort()
+
+
+class ReviewServer:
+    """HTTPS server that listens from its construction and answers while run() runs.
+
+    Attributes:
+        port: The port it listens on.
+        is_leaving: Set before the server stops. Answers then carry "Connection: close", so that
+            clients connect to another server.
+        connections: Those that are open; only for the thread that runs run().
+    """
+
+    def __init__(
+        self,
+        respond: Respond,
+        *,
+        host: str,
+        port: int,
+        context: Callable[[], ssl.SSLContext],
+        bounds: Bounds = USUAL,
+        on_error: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Listen on the address; requests are answered by run().
+
+        Args:
+            respond: Answers with OK only if the request is a review.
+            host: The address to listen on; empty for all addresses of this machine.
+            port: 0 for any free port.
+            context: Returns the TLS context for a new connection.
+            on_error: Called with the HTTP status of each answer that is an error. Texts that are
+                not HTTP are not counted.
+
+        Raises:
+            InputError: The address cannot be bound.
+        """
+        self.bounds: Final = bounds
+        self.is_leaving: Final = Event()
+        self._common: Final = ServerState()
+        # uvicorn removes those that have ended.
+        self.connections: Final = cast("set[_Connection]", self._common.connections)
+        self._respond: Final = respond
+        self._context: Final = context
+        self._on_error: Final = on_error
+        self._stopping: Final = Event()
+        self._has_ended: Final = Event()
+        self._has_ended.set()
+        self._grace_seconds = 0.0
+        self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
+        self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
+        self._listener: Final = http_server.listener(host, port, setting="port")
+        # Accepted sockets have the same options.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.port: Final = int(self._listener.getsockname()[1])
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        self._has_ended.clear()
+        try:
+            sslproto.SSLProtocol.max_size = _TLS_BYTES
+            asyncio.run(self._serve())
+        finally:
+            for pool in (self._large, self._small):
+                pool.shutdown(wait=False, cancel_futures=True)
+            self._has_ended.set()
+
+    def stop(self, *, grace_seconds: float) -> None:
+        """Accept no new connections; return once every request is answered or cut."""
+        self._grace_seconds = grace_seconds
+        self.is_leaving.set()
+        self._stopping.set()
+        self._has_ended.wait(grace_seconds + _CLOSING_SECONDS)
+        self._listener.close()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        accepting = loop.create_task(self._accept())
+        while not self._stopping.is_set():
+            await asyncio.wait([accepting], timeout=_CHECK_SECONDS)
+            if accepting.done():
+                accepting.result()  # raises
+        accepting.cancel()
+        self._listener.close()
+        for each in [*self.connections]:
+            if each.is_secured:
+                each.shutdown()  # after the answer to its request, if it has one
+            else:
+                each.cut()
+        last = loop.time() + self._grace_seconds
+        while self.connections and loop.time() < last:
+            await asyncio.sleep(_CHECK_SECONDS / 10)
+        for each in [*self.connections]:
+            each.cut()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        config = Config(
+            self._answer,
+            interface="asgi3",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            log_level="critical",  # its warnings are of texts that are no HTTP
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=self.bounds.idle_seconds,  # type: ignore[arg-type]
+            h11_max_incomplete_event_size=_HEAD_BYTES,
+        )
+        for number in itertools.count(1):
+            if number % _UNCOLLECTED == 0:
+                gc.collect()
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # for example, no file descriptors left
+                log.warning("accept_failed", error=str(error))
+                await asyncio.sleep(_CHECK_SECONDS)
+                continue
+            try:
+                await self._make_room()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
+            connection = _Connection(config, self._common)
+            self.connections.add(connection)
+            connection.handshake = loop.create_task(self._connect(connection, accepted))
+            await asyncio.sleep(0)  # so that the handshake owns the socket before it can be cut
+
+    async def _make_room(self) -> None:
+        """Cut a connection if there are too many; while all are worked on, wait.
+
+        Neither strangers nor clients with reviews can take more than half from the others.
+        """
+        most = self.bounds.connections
+        while len(self.connections) >= most:
+            strange = [each for each in self.connections if each.rank is _Rank.STRANGE]
+            known = [each for each in self.connections if each.rank is _Rank.KNOWN]
+            if found := strange if len(strange) > most / 2 else known or strange:
+                min(found, key=lambda each: each.since).cut()
+            else:
+                await asyncio.sleep(_CHECK_SECONDS / 10)
+
+    async def _connect(self, connection: _Connection, accepted: socket.socket) -> None:
+        try:
+            await connection.loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._context(),
+                ssl_handshake_timeout=self.bounds.handshake_seconds,
+                ssl_shutdown_timeout=_CLOSING_SECONDS,
+            )
+        except OSError as error:
+            # A client that does not trust the certificate is told of, but not one that has gone.
+            is_told = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+            level = logging.WARNING if is_told else logging.DEBUG
+            log.log(level, "tls_handshake_failed", error=str(error))
+        finally:
+            if not connection.is_secured:
+                self.connections.discard(connection)
+                accepted.close()
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, as an ASGI application."""
+        connection: _Connection = scope["state"]["connection"]
+        rank, seconds, now = connection.rank, self.bounds.request_seconds, connection.loop.time
+        if rank is _Rank.KNOWN:
+            connection.since = now()
+        try:
+            async with asyncio.timeout(seconds):
+                found = await self._read(scope, receive, connection)
+            if isinstance(found, Request):
+                connection.rank = _Rank.WORKED_ON
+                workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
+                work = partial(self._work, connection, found)
+                found = await connection.loop.run_in_executor(workers, work)
+                connection.rank = rank
+            connection.held_bytes = len(found.body)
+            self._limit_held(connection)
+            async with asyncio.timeout(seconds):
+                await self._send(found, send)
+            if found.status == HTTPStatus.OK:
+                connection.rank, connection.since = _Rank.KNOWN, now()
+        except OSError:  # also TimeoutError
+            connection.cut()
+        finally:
+            connection.held_bytes = 0
+
+    async def _read(self, scope: Any, receive: Any, connection: _Connection) -> Request | Response:
+        """Return a request with its whole body, or the answer that refuses it.
+
+        Raises:
+            ConnectionError: The client has gone.
+        """
+        headers = {name.decode(): text.decode("latin-1") for name, text in scope["headers"]}
+        body, most, has_more = bytearray(), self.bounds.body_bytes, True
+        while has_more:
+            if max(int(headers.get("content-length", "0")), len(body)) > most:
+                text = f"expected at most {most} bytes"
+                return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            if not self._limit_held(connection):
+                text = "expected fewer large requests at a time"
+                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError
+            body += message["body"]
+            connection.held_bytes, has_more = len(body), message["more_body"]
+        return Request(
+            path=scope["path"],
+            method=scope["method"],
+            query=scope["query_string"].decode("latin-1"),
+            content_type=headers.get("content-type", ""),
+            body=bytes(body),
+        )
+
+    def _work(self, connection: _Connection, request: Request) -> Response:
+        """Return the answer to a request.
+
+        Raises:
+            ConnectionError: The client did not wait.
+        """
+        if connection.transport.is_closing():
+            raise ConnectionError
+        try:
+            return self._respond(request)
+        except Exception as error:
+            # One request that the rules cannot cope with must not end the connection or the server.
+            log.error("request_failed", error=repr(error), exc_info=True)
+            text = f"{type(error).__name__}, see the log"
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
+    def _limit_held(self, receiving: _Connection) -> bool:
+        """Return True if no more is held than may be, after cutting slow clients if necessary."""
+        while sum(each.held_bytes for each in self.connections) > self.bounds.held_bytes:
+            others = self.connections - {receiving}
+            slow = [each for each in others if each.held_bytes and each.rank is not _Rank.WORKED_ON]
+            if not slow:
+                return False
+            min(slow, key=lambda each: each.since).cut()
+        return True
+
+    async def _send(self, response: Response, send: Any) -> None:
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            self._on_error(response.status.value)
+        headers = {
+            "content-type": response.content_type,
+            "content-length": str(len(response.body)),
+            **({"connection": "close"} if self.is_leaving.is_set() else {}),
+        }
+        start = [(name.encode(), text.encode()) for name, text in headers.items()]
+        await send(
+            {"type": "http.response.start", "status": response.status.value, "headers": start}
+        )
+        for at in range(0, len(response.body), _PIECE_BYTES):
+            piece = response.body[at : at + _PIECE_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
