@@ -13,18 +13,17 @@ may share one with anybody.
 import asyncio
 import gc
 import itertools
-import logging
 import socket
 import ssl
-from asyncio import sslproto
+import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from threading import Event
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 from uvicorn.config import Config
@@ -42,8 +41,6 @@ _PIECE_BYTES: Final = 16 * 2**10
 """Bytes of an answer that are written at a time."""
 _SOCKET_BYTES: Final = 64 * 2**10
 """Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
-_TLS_BYTES: Final = 16 * 2**10
-"""Size of the buffer that asyncio has for each TLS connection, 256 KiB by itself."""
 _UNCOLLECTED: Final = 128
 """Connections after which those that ended are collected. Each is a cycle of 80 KiB in asyncio, and
 Python by itself would wait for thousands."""
@@ -85,49 +82,58 @@ class Bounds:
 USUAL: Final = Bounds()
 
 
-class _Rank(Enum):
-    """What a connection is to those that have to make room for new ones."""
-
-    STRANGE = 1
-    """No review has been answered on it yet. Requests that were refused do not count."""
-    KNOWN = 2
-    WORKED_ON = 3
-    """Its request has arrived, and is worked on or waits for that. It is not cut."""
-
-
-class _Connection(H11Protocol):
-    """One open connection.
+class _Connection(SSLProtocol):
+    """One open connection: its TLS, above which uvicorn speaks HTTP.
 
     Attributes:
         since: When its handshake began, then when that ended, and once it is known when its last
-            request began. Of one rank the oldest is cut first, so one in its handshake only after
-            half as many others have come as there may be.
-        is_secured: True after its handshake.
-        held_bytes: Size of the body or answer that is in memory for it.
-        handshake: Ends with the TLS handshake.
+            request began or was answered. Among others of its kind the oldest is cut first, so one
+            in its handshake only after half as many others have come as there may be.
+        is_known: True once a review was answered on it. Requests that were refused do not count.
+        is_worked_on: True while its request, which has arrived, is worked on or waits for that. It
+            is not cut then.
     """
 
-    rank = _Rank.STRANGE
-    is_secured = False
-    held_bytes = 0
-    handshake: asyncio.Task[None]
+    max_size = 16 * 2**10  # of the buffer for reading, 256 KiB by itself
+    tcp: asyncio.Transport
+    is_known = False
+    is_worked_on = False
 
-    def __init__(self, config: Config, common: ServerState) -> None:
-        super().__init__(config, common, {"connection": self})
+    def __init__(self, server: "ReviewServer", config: Config, context: ssl.SSLContext) -> None:
+        self.loop: Final = asyncio.get_running_loop()
         self.since = self.loop.time()
+        self.http: Final = H11Protocol(config, ServerState(), {"connection": self})
+        self._connections: Final = server.connections
+        handshake: asyncio.Future[None] = self.loop.create_future()
+        handshake.add_done_callback(self._end_handshake)
+        super().__init__(
+            *(self.loop, self.http, context, handshake),
+            server_side=True,
+            ssl_handshake_timeout=server.bounds.handshake_seconds,  # type: ignore[arg-type]
+            ssl_shutdown_timeout=_CLOSING_SECONDS,
+        )
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request, as the handshake is over."""
+    def connection_made(self, transport: Any) -> None:
+        """Begin the handshake."""
+        self.tcp = transport
+        self._connections.add(self)
         super().connection_made(transport)
-        transport.set_write_buffer_limits(1)  # a write waits until those before are sent
-        self.is_secured, self.since = True, self.loop.time()
+
+    def connection_lost(self, exc: Any) -> None:
+        """Forget the connection."""
+        self._connections.discard(self)
+        super().connection_lost(exc)
 
     def cut(self) -> None:
         """End the connection at once."""
-        self.connections.discard(self)
-        self.handshake.cancel()
-        if self.is_secured:
-            self.transport.abort()
+        self._connections.discard(self)
+        self.tcp.abort()
+
+    def _end_handshake(self, handshake: asyncio.Future[None]) -> None:
+        self.since, error = self.loop.time(), handshake.exception()
+        # For example, a client that does not trust the certificate; but not one that has gone.
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            log.warning("tls_handshake_failed", error=str(error))
 
 
 class ReviewServer:
@@ -138,6 +144,8 @@ class ReviewServer:
         is_leaving: Set before the server stops. Answers then carry "Connection: close", so that
             clients connect to another server.
         connections: Those that are open; only for the thread that runs run().
+        held: Bytes in memory for each request, oldest first; for the same thread. Its client may
+            have gone.
     """
 
     def __init__(
@@ -165,9 +173,8 @@ class ReviewServer:
         """
         self.bounds: Final = bounds
         self.is_leaving: Final = Event()
-        self._common: Final = ServerState()
-        # uvicorn removes those that have ended.
-        self.connections: Final = cast("set[_Connection]", self._common.connections)
+        self.connections: Final[set[_Connection]] = set()
+        self.held: Final[dict[_Connection, int]] = {}
         self._respond: Final = respond
         self._context: Final = context
         self._on_error: Final = on_error
@@ -178,16 +185,14 @@ class ReviewServer:
         self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
         self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
         self._listener: Final = http_server.listener(host, port, setting="port")
-        # Accepted sockets have the same options.
+        # Accepted sockets have the same size.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: Final = int(self._listener.getsockname()[1])
 
     def run(self) -> None:
         """Serve until stopped."""
         self._has_ended.clear()
         try:
-            sslproto.SSLProtocol.max_size = _TLS_BYTES
             asyncio.run(self._serve())
         finally:
             for pool in (self._large, self._small):
@@ -203,21 +208,19 @@ class ReviewServer:
         self._listener.close()
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        accepting = loop.create_task(self._accept())
-        while not self._stopping.is_set():
-            await asyncio.wait([accepting], timeout=_CHECK_SECONDS)
-            if accepting.done():
-                accepting.result()  # raises
-        accepting.cancel()
+        async with asyncio.TaskGroup() as group:
+            accepting = group.create_task(self._accept())
+            while not self._stopping.is_set():
+                await asyncio.sleep(_CHECK_SECONDS)
+            accepting.cancel()
         self._listener.close()
         for each in [*self.connections]:
-            if each.is_secured:
-                each.shutdown()  # after the answer to its request, if it has one
+            if each.http.transport is not None:
+                each.http.shutdown()  # after the answer to its request, if it has one
             else:
                 each.cut()
-        last = loop.time() + self._grace_seconds
-        while self.connections and loop.time() < last:
+        last = time.monotonic() + self._grace_seconds
+        while self.connections and time.monotonic() < last:
             await asyncio.sleep(_CHECK_SECONDS / 10)
         for each in [*self.connections]:
             each.cut()
@@ -250,10 +253,8 @@ class ReviewServer:
             except asyncio.CancelledError:
                 accepted.close()
                 raise
-            connection = _Connection(config, self._common)
-            self.connections.add(connection)
-            connection.handshake = loop.create_task(self._connect(connection, accepted))
-            await asyncio.sleep(0)  # so that the handshake owns the socket before it can be cut
+            new = partial(_Connection, self, config, self._context())
+            await loop.connect_accepted_socket(new, accepted)
 
     async def _make_room(self) -> None:
         """Cut a connection if there are too many; while all are worked on, wait.
@@ -262,57 +263,38 @@ class ReviewServer:
         """
         most = self.bounds.connections
         while len(self.connections) >= most:
-            strange = [each for each in self.connections if each.rank is _Rank.STRANGE]
-            known = [each for each in self.connections if each.rank is _Rank.KNOWN]
+            idle = [each for each in self.connections if not each.is_worked_on]
+            strange = [each for each in idle if not each.is_known]
+            known = [each for each in idle if each.is_known]
             if found := strange if len(strange) > most / 2 else known or strange:
                 min(found, key=lambda each: each.since).cut()
             else:
                 await asyncio.sleep(_CHECK_SECONDS / 10)
 
-    async def _connect(self, connection: _Connection, accepted: socket.socket) -> None:
-        try:
-            await connection.loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._context(),
-                ssl_handshake_timeout=self.bounds.handshake_seconds,
-                ssl_shutdown_timeout=_CLOSING_SECONDS,
-            )
-        except OSError as error:
-            # A client that does not trust the certificate is told of, but not one that has gone.
-            is_told = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
-            level = logging.WARNING if is_told else logging.DEBUG
-            log.log(level, "tls_handshake_failed", error=str(error))
-        finally:
-            if not connection.is_secured:
-                self.connections.discard(connection)
-                accepted.close()
-
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, as an ASGI application."""
         connection: _Connection = scope["state"]["connection"]
-        rank, seconds, now = connection.rank, self.bounds.request_seconds, connection.loop.time
-        if rank is _Rank.KNOWN:
-            connection.since = now()
+        connection.http.transport.set_write_buffer_limits(1)  # a write waits for those before
+        if connection.is_known:
+            connection.since = connection.loop.time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self.bounds.request_seconds):
                 found = await self._read(scope, receive, connection)
             if isinstance(found, Request):
-                connection.rank = _Rank.WORKED_ON
+                connection.is_worked_on = True
                 workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
                 work = partial(self._work, connection, found)
                 found = await connection.loop.run_in_executor(workers, work)
-                connection.rank = rank
-            connection.held_bytes = len(found.body)
-            self._limit_held(connection)
-            async with asyncio.timeout(seconds):
+                connection.is_worked_on = False
+            self._hold(connection, len(found.body))
+            async with asyncio.timeout(self.bounds.request_seconds):
                 await self._send(found, send)
             if found.status == HTTPStatus.OK:
-                connection.rank, connection.since = _Rank.KNOWN, now()
+                connection.is_known, connection.since = True, connection.loop.time()
         except OSError:  # also TimeoutError
             connection.cut()
         finally:
-            connection.held_bytes = 0
+            self.held.pop(connection, None)
 
     async def _read(self, scope: Any, receive: Any, connection: _Connection) -> Request | Response:
         """Return a request with its whole body, or the answer that refuses it.
@@ -326,14 +308,14 @@ class ReviewServer:
             if max(int(headers.get("content-length", "0")), len(body)) > most:
                 text = f"expected at most {most} bytes"
                 return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-            if not self._limit_held(connection):
-                text = "expected fewer large requests at a time"
-                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionError
             body += message["body"]
-            connection.held_bytes, has_more = len(body), message["more_body"]
+            has_more = message["more_body"]
+            if not self._hold(connection, len(body)):
+                text = "expected fewer large requests at a time"
+                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
         return Request(
             path=scope["path"],
             method=scope["method"],
@@ -342,13 +324,27 @@ class ReviewServer:
             body=bytes(body),
         )
 
+    def _hold(self, connection: _Connection, size: int) -> bool:
+        """Count bytes for a request; return False if too many are held.
+
+        Before, slow clients are cut, first those with the oldest requests.
+        """
+        self.held[connection] = size
+        while sum(self.held.values()) > self.bounds.held_bytes:
+            slow = [each for each in self.held if each is not connection and not each.is_worked_on]
+            if not slow:
+                return False
+            slow[0].cut()
+            del self.held[slow[0]]
+        return True
+
     def _work(self, connection: _Connection, request: Request) -> Response:
         """Return the answer to a request.
 
         Raises:
             ConnectionError: The client did not wait.
         """
-        if connection.transport.is_closing():
+        if connection.tcp.is_closing():
             raise ConnectionError
         try:
             return self._respond(request)
@@ -357,16 +353,6 @@ class ReviewServer:
             log.error("request_failed", error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-
-    def _limit_held(self, receiving: _Connection) -> bool:
-        """Return True if no more is held than may be, after cutting slow clients if necessary."""
-        while sum(each.held_bytes for each in self.connections) > self.bounds.held_bytes:
-            others = self.connections - {receiving}
-            slow = [each for each in others if each.held_bytes and each.rank is not _Rank.WORKED_ON]
-            if not slow:
-                return False
-            min(slow, key=lambda each: each.since).cut()
-        return True
 
     async def _send(self, response: Response, send: Any) -> None:
         if response.status >= HTTPStatus.BAD_REQUEST:

@@ -367,7 +367,7 @@ def test_bodies_that_do_not_arrive_take_no_worker(files: Files, sent: bytes) -> 
 
 def unread(server: ReviewServer) -> int:
     """Return the number of answers that are held for their clients."""
-    return sum(each.held_bytes == 210_000 for each in [*server.connections])
+    return sum(size == 210_000 for size in [*server.held.values()])
 
 
 def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
@@ -397,7 +397,7 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
 
         assert status_of(server, files, b"x" * 600_000) == 200
         assert slow[0].recv(1) == b""
-        assert sum(each.held_bytes for each in [*server.connections]) <= 2**20
+        assert sum([*server.held.values()]) <= 2**20
 
 
 def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files) -> None:
@@ -439,9 +439,7 @@ def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
         received.wait(PATIENCE_SECONDS)
         with secured(server, files) as gone:
             gone.sendall(HALF.replace(b"/", b"/gone", 1) + b"x" * 9)
-            assert eventually(
-                lambda: sum(each.held_bytes == 10 for each in server.connections) == 2
-            )
+            assert eventually(lambda: [*server.held.values()].count(10) == 2)
         assert eventually(lambda: len(server.connections) == 1)
         go_on.set()
 
