@@ -11,14 +11,13 @@ may share one with anybody.
 """
 
 import asyncio
-import gc
-import itertools
 import socket
 import ssl
 import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -30,8 +29,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from tensorfusion_dra.runtime import http_server
-from tensorfusion_dra.runtime.http_server import Request, Respond, Response, text_response
+from tensorfusion_dra.runtime.http_server import (
+    Request,
+    Respond,
+    Response,
+    listener,
+    text_response,
+)
 
 log = structlog.get_logger()
 
@@ -41,10 +45,7 @@ _PIECE_BYTES: Final = 16 * 2**10
 """Bytes of an answer that are written at a time."""
 _SOCKET_BYTES: Final = 64 * 2**10
 """Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
-_UNCOLLECTED: Final = 128
-"""Connections after which those that ended are collected. Each is a cycle of 80 KiB in asyncio, and
-Python by itself would wait for thousands."""
-_CHECK_SECONDS: Final = 0.1
+_CHECK_SECONDS: Final = 0.02
 _CLOSING_SECONDS: Final = 1.0
 
 
@@ -99,17 +100,17 @@ class _Connection(SSLProtocol):
     is_known = False
     is_worked_on = False
 
-    def __init__(self, server: "ReviewServer", config: Config, context: ssl.SSLContext) -> None:
-        self.loop: Final = asyncio.get_running_loop()
-        self.since = self.loop.time()
-        self.http: Final = H11Protocol(config, ServerState(), {"connection": self})
+    def __init__(self, server: "ReviewServer", config: Config) -> None:
+        loop, bounds = asyncio.get_running_loop(), server.bounds
+        self.since = time.monotonic()
+        self.http = H11Protocol(config, ServerState(), {"connection": self})
         self._connections: Final = server.connections
-        handshake: asyncio.Future[None] = self.loop.create_future()
+        handshake: asyncio.Future[None] = loop.create_future()
         handshake.add_done_callback(self._end_handshake)
         super().__init__(
-            *(self.loop, self.http, context, handshake),
+            *(loop, self.http, server.context(), handshake),
             server_side=True,
-            ssl_handshake_timeout=server.bounds.handshake_seconds,  # type: ignore[arg-type]
+            ssl_handshake_timeout=bounds.handshake_seconds,  # type: ignore[arg-type]
             ssl_shutdown_timeout=_CLOSING_SECONDS,
         )
 
@@ -123,6 +124,7 @@ class _Connection(SSLProtocol):
         """Forget the connection."""
         self._connections.discard(self)
         super().connection_lost(exc)
+        del self.http  # without this cycle, 80 KiB are freed at once
 
     def cut(self) -> None:
         """End the connection at once."""
@@ -130,7 +132,7 @@ class _Connection(SSLProtocol):
         self.tcp.abort()
 
     def _end_handshake(self, handshake: asyncio.Future[None]) -> None:
-        self.since, error = self.loop.time(), handshake.exception()
+        self.since, error = time.monotonic(), handshake.exception()
         # For example, a client that does not trust the certificate; but not one that has gone.
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             log.warning("tls_handshake_failed", error=str(error))
@@ -172,19 +174,19 @@ class ReviewServer:
             InputError: The address cannot be bound.
         """
         self.bounds: Final = bounds
+        self.context: Final = context
         self.is_leaving: Final = Event()
         self.connections: Final[set[_Connection]] = set()
         self.held: Final[dict[_Connection, int]] = {}
         self._respond: Final = respond
-        self._context: Final = context
         self._on_error: Final = on_error
         self._stopping: Final = Event()
         self._has_ended: Final = Event()
         self._has_ended.set()
         self._grace_seconds = 0.0
-        self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
         self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
-        self._listener: Final = http_server.listener(host, port, setting="port")
+        self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
+        self._listener: Final = listener(host, port, setting="port")
         # Accepted sockets have the same size.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         self.port: Final = int(self._listener.getsockname()[1])
@@ -204,24 +206,21 @@ class ReviewServer:
         self._grace_seconds = grace_seconds
         self.is_leaving.set()
         self._stopping.set()
+        with suppress(OSError):  # if it was stopped before
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._has_ended.wait(grace_seconds + _CLOSING_SECONDS)
         self._listener.close()
 
     async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            accepting = group.create_task(self._accept())
-            while not self._stopping.is_set():
-                await asyncio.sleep(_CHECK_SECONDS)
-            accepting.cancel()
-        self._listener.close()
+        await self._accept()
         for each in [*self.connections]:
-            if each.http.transport is not None:
-                each.http.shutdown()  # after the answer to its request, if it has one
+            if each in self.held:
+                each.http.shutdown()  # after the answer
             else:
                 each.cut()
         last = time.monotonic() + self._grace_seconds
         while self.connections and time.monotonic() < last:
-            await asyncio.sleep(_CHECK_SECONDS / 10)
+            await asyncio.sleep(_CHECK_SECONDS)
         for each in [*self.connections]:
             each.cut()
 
@@ -239,22 +238,16 @@ class ReviewServer:
             timeout_keep_alive=self.bounds.idle_seconds,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=_HEAD_BYTES,
         )
-        for number in itertools.count(1):
-            if number % _UNCOLLECTED == 0:
-                gc.collect()
+        while not self._stopping.is_set():
             try:
                 accepted, _ = await loop.sock_accept(self._listener)
             except OSError as error:  # for example, no file descriptors left
-                log.warning("accept_failed", error=str(error))
+                if not self._stopping.is_set():
+                    log.warning("accept_failed", error=str(error))
                 await asyncio.sleep(_CHECK_SECONDS)
                 continue
-            try:
-                await self._make_room()
-            except asyncio.CancelledError:
-                accepted.close()
-                raise
-            new = partial(_Connection, self, config, self._context())
-            await loop.connect_accepted_socket(new, accepted)
+            await self._make_room()
+            await loop.connect_accepted_socket(partial(_Connection, self, config), accepted)
 
     async def _make_room(self) -> None:
         """Cut a connection if there are too many; while all are worked on, wait.
@@ -262,21 +255,22 @@ class ReviewServer:
         Neither strangers nor clients with reviews can take more than half from the others.
         """
         most = self.bounds.connections
-        while len(self.connections) >= most:
+        while len(self.connections) >= most and not self._stopping.is_set():
             idle = [each for each in self.connections if not each.is_worked_on]
             strange = [each for each in idle if not each.is_known]
             known = [each for each in idle if each.is_known]
             if found := strange if len(strange) > most / 2 else known or strange:
                 min(found, key=lambda each: each.since).cut()
             else:
-                await asyncio.sleep(_CHECK_SECONDS / 10)
+                await asyncio.sleep(_CHECK_SECONDS)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, as an ASGI application."""
         connection: _Connection = scope["state"]["connection"]
         connection.http.transport.set_write_buffer_limits(1)  # a write waits for those before
+        self._hold(connection, 0)
         if connection.is_known:
-            connection.since = connection.loop.time()
+            connection.since = time.monotonic()
         try:
             async with asyncio.timeout(self.bounds.request_seconds):
                 found = await self._read(scope, receive, connection)
@@ -284,13 +278,13 @@ class ReviewServer:
                 connection.is_worked_on = True
                 workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
                 work = partial(self._work, connection, found)
-                found = await connection.loop.run_in_executor(workers, work)
+                found = await asyncio.get_running_loop().run_in_executor(workers, work)
                 connection.is_worked_on = False
             self._hold(connection, len(found.body))
             async with asyncio.timeout(self.bounds.request_seconds):
                 await self._send(found, send)
             if found.status == HTTPStatus.OK:
-                connection.is_known, connection.since = True, connection.loop.time()
+                connection.is_known, connection.since = True, time.monotonic()
         except OSError:  # also TimeoutError
             connection.cut()
         finally:
