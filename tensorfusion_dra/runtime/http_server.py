@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any, Final
 
 import structlog
@@ -106,7 +107,7 @@ def listener(host: str, port: int, *, setting: str) -> socket.socket:
 
 
 class PageServer(ThreadingHTTPServer):
-    """HTTP server that listens from its construction and answers while run() runs.
+    """HTTP server that answers from its construction until it is stopped, in threads of its own.
 
     Attributes:
         port: The port it listens on.
@@ -118,7 +119,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(
         self, respond: Respond, *, host: str, port: int, setting: str, seconds: float = _SECONDS
     ) -> None:
-        """Listen on the address; requests are answered by run().
+        """Listen on the address.
 
         Args:
             host: The address to listen on; empty for all addresses of this machine.
@@ -137,16 +138,17 @@ class PageServer(ThreadingHTTPServer):
         self.respond: Final = respond
         self._seconds: Final = seconds
         self._open: Final[dict[socket.socket, None]] = {}  # oldest first
-
-    def run(self) -> None:
-        """Serve until stopped."""
-        self.serve_forever(poll_interval=_CHECK_SECONDS)
+        self._thread: Final = Thread(
+            target=self.serve_forever, args=(_CHECK_SECONDS,), name="pages", daemon=True
+        )
+        self._thread.start()
 
     def stop(self) -> None:
-        """Accept no new connections, and cut those that are open. run() has begun."""
+        """Accept no new connections, and cut those that are open."""
         self.shutdown()
         self._cut_all_but(0)
         self.server_close()
+        self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, after cutting the oldest connection if there are many."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from threading import Event
+from threading import Event, Lock
 from typing import Any, Final
 
 import structlog
@@ -181,8 +181,7 @@ class ReviewServer:
         self._respond: Final = respond
         self._on_error: Final = on_error
         self._stopping: Final = Event()
-        self._has_ended: Final = Event()
-        self._has_ended.set()
+        self._running: Final = Lock()
         self._grace_seconds = 0.0
         self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
         self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
@@ -193,13 +192,8 @@ class ReviewServer:
 
     def run(self) -> None:
         """Serve until stopped."""
-        self._has_ended.clear()
-        try:
+        with self._running:
             asyncio.run(self._serve())
-        finally:
-            for pool in (self._large, self._small):
-                pool.shutdown(wait=False, cancel_futures=True)
-            self._has_ended.set()
 
     def stop(self, *, grace_seconds: float) -> None:
         """Accept no new connections; return once every request is answered or cut."""
@@ -208,23 +202,11 @@ class ReviewServer:
         self._stopping.set()
         with suppress(OSError):  # if it was stopped before
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._has_ended.wait(grace_seconds + _CLOSING_SECONDS)
+        if self._running.acquire(timeout=grace_seconds + _CLOSING_SECONDS):
+            self._running.release()
         self._listener.close()
 
     async def _serve(self) -> None:
-        await self._accept()
-        for each in [*self.connections]:
-            if each in self.held:
-                each.http.shutdown()  # after the answer
-            else:
-                each.cut()
-        last = time.monotonic() + self._grace_seconds
-        while self.connections and time.monotonic() < last:
-            await asyncio.sleep(_CHECK_SECONDS)
-        for each in [*self.connections]:
-            each.cut()
-
-    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         config = Config(
             self._answer,
@@ -248,6 +230,14 @@ class ReviewServer:
                 continue
             await self._make_room()
             await loop.connect_accepted_socket(partial(_Connection, self, config), accepted)
+        for each in [*self.connections]:
+            leave = each.http.shutdown if each in self.held else each.cut
+            leave()  # after the answer, if it waits for one
+        last = time.monotonic() + self._grace_seconds
+        while self.connections and time.monotonic() < last:
+            await asyncio.sleep(_CHECK_SECONDS)
+        for each in [*self.connections]:
+            each.cut()
 
     async def _make_room(self) -> None:
         """Cut a connection if there are too many; while all are worked on, wait.
@@ -257,8 +247,7 @@ class ReviewServer:
         most = self.bounds.connections
         while len(self.connections) >= most and not self._stopping.is_set():
             idle = [each for each in self.connections if not each.is_worked_on]
-            strange = [each for each in idle if not each.is_known]
-            known = [each for each in idle if each.is_known]
+            strange, known = ([c for c in idle if c.is_known is each] for each in (False, True))
             if found := strange if len(strange) > most / 2 else known or strange:
                 min(found, key=lambda each: each.since).cut()
             else:
@@ -277,8 +266,8 @@ class ReviewServer:
             if isinstance(found, Request):
                 connection.is_worked_on = True
                 workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
-                work = partial(self._work, connection, found)
-                found = await asyncio.get_running_loop().run_in_executor(workers, work)
+                loop = asyncio.get_running_loop()
+                found = await loop.run_in_executor(workers, self._work, connection, found)
                 connection.is_worked_on = False
             self._hold(connection, len(found.body))
             async with asyncio.timeout(self.bounds.request_seconds):
@@ -300,8 +289,8 @@ class ReviewServer:
         body, most, has_more = bytearray(), self.bounds.body_bytes, True
         while has_more:
             if max(int(headers.get("content-length", "0")), len(body)) > most:
-                text = f"expected at most {most} bytes"
-                return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                return text_response(status, f"expected at most {most} bytes")
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionError

@@ -4,7 +4,6 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Thread
 from urllib.request import urlopen
 
 import pytest
@@ -27,13 +26,10 @@ def echo(request: Request) -> Response:
 @contextmanager
 def serving(respond: Respond = echo, *, seconds: float = 10) -> Iterator[int]:
     server = PageServer(respond, host=HOST, port=0, setting="port", seconds=seconds)
-    thread = Thread(target=server.run)
-    thread.start()
     try:
         yield server.port
     finally:
         server.stop()
-        thread.join()
 
 
 def opened(port: int) -> socket.socket:

@@ -7,12 +7,12 @@ beside them.
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from threading import Lock, Thread
+from threading import Lock
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.runtime.http_server import (
     PageServer,
     Request,
@@ -64,7 +64,7 @@ class Probe:
             return self._reason
 
 
-class HealthEndpoint:
+class HealthEndpoint(PageServer):
     """HTTP server that answers each check's path with 200, or with 503 and the error text.
 
     Other paths may have pages, which answer for themselves.
@@ -79,7 +79,7 @@ class HealthEndpoint:
         port: int,
         setting: str = "health-port",
     ) -> None:
-        """Listen on the port; requests are answered only after start().
+        """Answer requests from now on.
 
         Args:
             checks: By path.
@@ -89,36 +89,14 @@ class HealthEndpoint:
             setting: Name of the port's setting, for the error.
 
         Raises:
-            FatalError: The address cannot be bound.
+            InputError: The address cannot be bound.
         """
         self._checks: Final = {
             path: Probe(path.strip("/"), question) for path, question in checks.items()
         }
         self._pages: Final = dict(pages or {})
         self._one_page: Final = Lock()
-        self._thread: Thread | None = None
-        try:
-            self._server: Final = PageServer(self._respond, host=host, port=port, setting=setting)
-        except InputError as error:
-            raise FatalError(str(error)) from error
-
-    @property
-    def port(self) -> int:
-        """Return the port that the server listens on."""
-        return self._server.port
-
-    def start(self) -> None:
-        """Answer requests in a thread of its own."""
-        self._thread = Thread(target=self._server.run, name="health-endpoint", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop answering and close the socket."""
-        if self._thread is None:
-            self._server.server_close()
-        else:
-            self._server.stop()
-            self._thread.join()
+        super().__init__(self._respond, host=host, port=port, setting=setting)
 
     def _respond(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:
@@ -153,7 +131,7 @@ def metrics_page(
         port: 0 for the health port.
 
     Raises:
-        FatalError: The address cannot be bound.
+        InputError: The address cannot be bound.
     """
 
     def page(request: Request) -> Response:
@@ -164,5 +142,4 @@ def metrics_page(
         return {_METRICS: page}
     endpoint = HealthEndpoint({}, {_METRICS: page}, host=host, port=port, setting="metrics-port")
     supervisor.on_stop(endpoint.stop)
-    endpoint.start()
     return {}

@@ -22,7 +22,7 @@ from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
-from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
@@ -48,17 +48,13 @@ def run(settings: WebhookSettings) -> int:
     started = time.monotonic()
     supervisor = Supervisor()
     supervisor.stop_on_signals()
-    try:
-        with supervisor:
-            server = _start(settings, supervisor, started=started)
-            cause = supervisor.wait()
-            if cause is None:
-                # Accept requests a while longer, but close each connection after its next answer.
-                server.is_leaving.set()
-                time.sleep(settings.drain_seconds)
-    except FatalError as error:
-        log.error("start_failed", version=version.current(), error=str(error))
-        return 1
+    with supervisor:
+        server = _start(settings, supervisor, started=started)
+        cause = supervisor.wait()
+        if cause is None:
+            # Accept requests a while longer, but close each connection after its next answer.
+            server.is_leaving.set()
+            time.sleep(settings.drain_seconds)
     log.info("stopped", error=str(cause) if cause else None)
     return 1 if cause else 0
 
@@ -130,7 +126,6 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         port=settings.health_port,
     )
     supervisor.on_stop(health.stop)
-    health.start()
     log.info(
         "serving",
         version=version.current(),

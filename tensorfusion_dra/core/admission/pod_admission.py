@@ -150,7 +150,7 @@ def errors(
         takes_hard: True if the pod may choose hard isolation.
     """
     metadata = as_map(pod.get("metadata"))
-    for annotation in _unknown(review.annotations_of(pod))[:_MOST_COMPARED]:
+    for annotation in _compared(review.annotations_of(pod)):
         if close := difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR):
             text = f"found an unknown annotation; did you mean {close[0]}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
@@ -301,16 +301,16 @@ def warnings(
             )
 
 
-def _unknown(annotations: Mapping[str, str]) -> list[str]:
-    """Return the annotations that are not known, first those with Tensor Fusion's prefix."""
+def _compared(annotations: Mapping[str, str]) -> list[str]:
+    """Return unknown annotations to compare, first those with Tensor Fusion's prefix."""
     found = [annotation for annotation in annotations if annotation not in KNOWN_ANNOTATIONS]
-    return sorted(found, key=lambda each: not each.startswith(names.ANNOTATION_PREFIX))
+    found.sort(key=lambda each: not each.startswith(names.ANNOTATION_PREFIX))
+    return found[:_MOST_COMPARED]
 
 
 def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = [name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS]
-    unknown = _unknown(annotations)
-    for annotation in unknown[:_MOST_COMPARED]:
+    for annotation in _compared(annotations):
         short = annotation.removeprefix(names.ANNOTATION_PREFIX)
         if short in {annotation, *OTHERS} or short.startswith(("gang-", "pool-")):
             continue
@@ -320,8 +320,6 @@ def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
         close = difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
-    if left_out := len(unknown[_MOST_COMPARED:]):
-        yield f"metadata.annotations: {left_out} more were not compared with the known ones"
 
 
 def _of_amounts(wanted: PodRequest) -> Iterator[str]:

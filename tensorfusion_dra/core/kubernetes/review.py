@@ -146,9 +146,8 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     kind = _object(request, "kind")
     for name in ("object", "oldObject"):
         if found := _object(request, name, empty=True):
-            metadata = _object(found, "metadata")
             for part in ("annotations", "labels"):
-                _object(metadata, part, empty=True)
+                _object(_object(found, "metadata"), part, empty=True)
     return Review(
         uid=_text(request, "uid"),
         group=_text(kind, "group", empty=True),

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page, Probe
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -25,7 +25,6 @@ def serving(
     pages: Mapping[str, Page] | None = None,
 ) -> Iterator[HealthEndpoint]:
     endpoint = HealthEndpoint({"/healthz": question}, pages, host="127.0.0.1", port=0)
-    endpoint.start()
     try:
         yield endpoint
     finally:
@@ -65,10 +64,10 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
     assert len(calls) == 1
 
 
-def test_a_port_in_use_is_a_fatal_error() -> None:
+def test_a_port_in_use_is_an_input_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
+        pytest.raises(InputError, match=r"^health-port [0-9]+: Address already in use$"),
     ):
         HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
 

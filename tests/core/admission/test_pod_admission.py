@@ -272,11 +272,10 @@ def test_pod_with_thousands_of_unknown_annotations_has_only_some_compared(
 
     pod = pod_document({**ASKED, **annotations})
     assert refused(pod) == []
-    told = warnings(pod)
+    warnings(pod)
 
     assert compared[0] == misspelled
     assert len(compared) == 200
-    assert told[-1] == "metadata.annotations: 22101 more were not compared with the known ones"
 
 
 def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
