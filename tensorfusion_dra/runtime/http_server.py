@@ -130,11 +130,10 @@ class PageServer(ThreadingHTTPServer):
         Raises:
             InputError: The address cannot be bound.
         """
-        listening = listener(host, port, setting=setting)
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = listening
-        self.port: Final = int(listening.getsockname()[1])
+        self.socket = listener(host, port, setting=setting)
+        self.port: Final = int(self.socket.getsockname()[1])
         self.respond: Final = respond
         self._seconds: Final = seconds
         self._open: Final[dict[socket.socket, None]] = {}  # oldest first
@@ -212,9 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(response.status)
         for name, value in {**headers, **response.headers}.items():
             self.send_header(name, str(value))
-        body = b"" if self.command == "HEAD" else response.body
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(b"" if self.command == "HEAD" else response.body)
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_GET  # noqa: N815
 

@@ -40,9 +40,8 @@ from tensorfusion_dra.runtime.http_server import (
 log = structlog.get_logger()
 
 _LARGE_BODY_BYTES: Final = 32 * 2**10
-_HEAD_BYTES: Final = 16 * 2**10
 _PIECE_BYTES: Final = 16 * 2**10
-"""Bytes of an answer that are written at a time."""
+"""Bytes that are read and written at a time, and those of the largest head of a request."""
 _SOCKET_BYTES: Final = 64 * 2**10
 """Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
 _CHECK_SECONDS: Final = 0.02
@@ -95,10 +94,9 @@ class _Connection(SSLProtocol):
             is not cut then.
     """
 
-    max_size = 16 * 2**10  # of the buffer for reading, 256 KiB by itself
+    max_size = _PIECE_BYTES  # of the buffer for reading, 256 KiB by itself
     tcp: asyncio.Transport
-    is_known = False
-    is_worked_on = False
+    is_known = is_worked_on = False
 
     def __init__(self, server: "ReviewServer", config: Config) -> None:
         loop, bounds = asyncio.get_running_loop(), server.bounds
@@ -186,8 +184,9 @@ class ReviewServer:
         self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
         self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
         self._listener: Final = listener(host, port, setting="port")
-        # Accepted sockets have the same size.
+        # Accepted sockets have the same options.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: Final = int(self._listener.getsockname()[1])
 
     def run(self) -> None:
@@ -218,7 +217,7 @@ class ReviewServer:
             access_log=False,
             proxy_headers=False,
             timeout_keep_alive=self.bounds.idle_seconds,  # type: ignore[arg-type]
-            h11_max_incomplete_event_size=_HEAD_BYTES,
+            h11_max_incomplete_event_size=_PIECE_BYTES,
         )
         while not self._stopping.is_set():
             try:
@@ -340,16 +339,13 @@ class ReviewServer:
     async def _send(self, response: Response, send: Any) -> None:
         if response.status >= HTTPStatus.BAD_REQUEST:
             self._on_error(response.status.value)
-        headers = {
-            "content-type": response.content_type,
-            "content-length": str(len(response.body)),
-            **({"connection": "close"} if self.is_leaving.is_set() else {}),
-        }
-        start = [(name.encode(), text.encode()) for name, text in headers.items()]
-        await send(
-            {"type": "http.response.start", "status": response.status.value, "headers": start}
-        )
-        for at in range(0, len(response.body), _PIECE_BYTES):
-            piece = response.body[at : at + _PIECE_BYTES]
+        status, body = response.status.value, response.body
+        headers = [
+            (b"content-type", response.content_type.encode()),
+            (b"content-length", b"%d" % len(body)),
+            *([(b"connection", b"close")] if self.is_leaving.is_set() else []),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for piece in (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES)):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body"})

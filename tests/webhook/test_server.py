@@ -421,6 +421,46 @@ def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files
     assert second == 503
 
 
+def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
+    received, go_on = Event(), Event()
+
+    def respond(request: Request) -> Response:
+        received.set()
+        go_on.wait(PATIENCE_SECONDS)
+        return echo(request)
+
+    with (
+        serving(respond, files, Bounds(held_bytes=2 * 2**20)) as server,
+        secured(server, files) as first,
+    ):
+        first.sendall(LARGE + b"x" * 600_000)
+        received.wait(PATIENCE_SECONDS)
+        for number in (2, 3):
+            with secured(server, files) as gone:
+                gone.sendall(LARGE + b"x" * 600_000)
+                assert eventually(lambda: [*server.held.values()].count(600_000) == number)  # noqa: B023
+        assert eventually(lambda: len(server.connections) == 1)
+        refused = status_of(server, files, b"x" * 600_000)
+        go_on.set()
+
+        assert eventually(lambda: not server.held)
+        assert status_of(server, files, b"x" * 600_000) == 200
+
+    assert refused == 503
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_its_beginning(files: Files) -> None:
+    with (
+        serving(echo, files) as server,
+        closing(connection(server.port, files.trusting())) as client,
+    ):
+        posted(client, "/", b"x")
+        (accepted,) = server.connections
+        own = accepted.tcp.get_extra_info("socket")
+
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
     received, go_on = Event(), Event()
     paths = []
