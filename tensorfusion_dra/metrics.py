@@ -93,8 +93,8 @@ _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
 _SHARE: Final = ("namespace", "claim", "request", "uuid", "share_id")
 _OF_PODS: Final = ("namespace", "claim", "uuid", "pod")
 _PERCENT: Final = 100
-_ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")
-"""Every status with which runtime.http_server and webhook.reviews refuse a request."""
+_ERRORS: Final = ("400", "404", "405", "413", "415", "500", "503")
+"""Every status with which webhook.server and webhook.reviews refuse a request."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter
 

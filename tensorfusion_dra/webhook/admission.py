@@ -392,15 +392,24 @@ class QuotaAdmission:
     Kubernetes creates many claims at once, and a claim is stored only after it was admitted. So
     those that were just admitted here count until they are in the list. Another replica of the
     webhook does not know them: two replicas can each give away the same rest of a quota.
+
+    Whoever reaches the webhook can post reviews. Only the API server, and who may read the pods of
+    a namespace, know the UID of a pod there. A claim of no such pod is not counted in advance, and
+    its refusal does not tell what other claims have.
     """
 
-    def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
+    def __init__(
+        self, quotas: Objects, claims: ClaimReader, pods: PodReader, *, trusts_clients: bool
+    ) -> None:
         """Args:
         quotas: The GPUResourceQuotas of all namespaces.
-        claims: Read once for each claim in a namespace with a quota.
+        claims, pods: Read once for each claim in a namespace with a quota.
+        trusts_clients: True if only the API server can post reviews.
         """
         self._quotas = quotas
         self._claims = claims
+        self._pods = pods
+        self._trusts_clients = trusts_clients
         self._lock = Lock()  # guards _admitted
         self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
 
@@ -417,7 +426,8 @@ class QuotaAdmission:
                 return PASSED
             wait_seconds = asked.wait_seconds
             stored = self._claims.of_namespace(namespace, _charged, wait_seconds=wait_seconds)
-            errors = self._refusals(asked, quotas, stored)
+            is_trusted = self._trusts_clients or self._has_pod(asked)
+            errors = self._refusals(asked, quotas, stored, is_trusted=is_trusted)
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:
@@ -427,11 +437,25 @@ class QuotaAdmission:
         found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]
         return Verdict(errors=found) if found else PASSED
 
+    def _has_pod(self, asked: Review) -> bool:
+        """Return True if the claim names the UID of a pod in its namespace.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        try:
+            owner = claim_admission.owner(asked.document, asked.namespace)
+        except InputError:
+            return False
+        return self._pods.find(owner, wait_seconds=asked.wait_seconds) is not None
+
     def _refusals(
         self,
         asked: Review,
         quotas: Sequence[Item],
         stored: Sequence[Item],
+        *,
+        is_trusted: bool,
     ) -> list[str]:
         """Return why quotas refuse the claim; if none does, count it from now on."""
         others = {each["name"]: each["charged"] for each in stored}
@@ -448,8 +472,10 @@ class QuotaAdmission:
             errors = [
                 text
                 for each in quotas
-                for text in quota.refusals(each, asked.document, others, asked.old)
+                for text in quota.refusals(
+                    each, asked.document, others, asked.old, names_others=is_trusted
+                )
             ]
-            if not errors and not asked.dry_run:
+            if is_trusted and not errors and not asked.dry_run:
                 self._admitted[uid] = (now, asked.namespace, name, quota.counted(asked.document))
         return errors

@@ -241,7 +241,8 @@ class NodePlugin:
 
         Raises:
             RetryableError: This instance cannot log in at the API server.
-            FatalError: A port cannot be bound.
+            FatalError: A socket cannot be bound.
+            InputError: A port cannot be bound.
         """
         settings, supervisor = self._settings, self._supervisor
         paths = sockets.paths(
@@ -405,7 +406,6 @@ class NodePlugin:
             questions, pages, host=settings.health_host, port=settings.health_port
         )
         self._supervisor.on_stop(endpoint.stop)
-        endpoint.start()
 
 
 def _free_ratios(enforcers: Mapping[str, Enforcer]) -> Mapping[str, float]:

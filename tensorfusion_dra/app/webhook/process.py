@@ -22,15 +22,15 @@ from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
-from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
-from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews
+from tensorfusion_dra.webhook.server import ReviewServer
 
 log = structlog.get_logger()
 
@@ -48,22 +48,18 @@ def run(settings: WebhookSettings) -> int:
     started = time.monotonic()
     supervisor = Supervisor()
     supervisor.stop_on_signals()
-    try:
-        with supervisor:
-            server = _start(settings, supervisor, started=started)
-            cause = supervisor.wait()
-            if cause is None:
-                # Accept requests a while longer, but close each connection after its next answer.
-                server.is_leaving.set()
-                time.sleep(settings.drain_seconds)
-    except FatalError as error:
-        log.error("start_failed", version=version.current(), error=str(error))
-        return 1
+    with supervisor:
+        server = _start(settings, supervisor, started=started)
+        cause = supervisor.wait()
+        if cause is None:
+            # Accept requests a while longer, but close each connection after its next answer.
+            server.is_leaving.set()
+            time.sleep(settings.drain_seconds)
     log.info("stopped", error=str(cause) if cause else None)
     return 1 if cause else 0
 
 
-def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
+def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> ReviewServer:
     certificates = Certificates(
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
@@ -92,10 +88,12 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         enforces_hard=facts.enforces_hard,
         names_containers=facts.names_containers,
     )
-    server = Server(
+    server = ReviewServer(
         Reviews(
             admission,
-            QuotaAdmission(quotas, Claims(api)),
+            QuotaAdmission(
+                quotas, Claims(api), Pods(api), trusts_clients=bool(settings.client_ca_file)
+            ),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,
@@ -128,7 +126,6 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         port=settings.health_port,
     )
     supervisor.on_stop(health.stop)
-    health.start()
     log.info(
         "serving",
         version=version.current(),

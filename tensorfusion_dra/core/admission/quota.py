@@ -85,7 +85,12 @@ def totals(quota: Item) -> Amounts:
 
 
 def refusals(
-    quota: Item, claim: Item, others: Mapping[str, Amounts], old: Item | None = None
+    quota: Item,
+    claim: Item,
+    others: Mapping[str, Amounts],
+    old: Item | None = None,
+    *,
+    names_others: bool = True,
 ) -> Iterator[str]:
     """Yield why the quota does not admit a new claim, or a change of one.
 
@@ -93,6 +98,7 @@ def refusals(
         others: What the namespace's other claims are charged, by the claim's name.
         old: The claim before the change. What it had already is not refused, as the claims may
             have more than a newer quota.
+        names_others: Whether the reader may learn what they have.
     """
     asked, requested, before = counted(claim), shares(claim), counted(old or {})
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
@@ -117,8 +123,9 @@ def refusals(
         used = sum(having.values(), Quantity(0, most.family))
         if used + asked[amount] > most:
             left = max(most - used, Quantity(0))
-            rest = f": {used} of {most} are taken{_names(having)}"
-            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {left}{rest}"
+            rest = f"{left}: {used} of {most} are taken{_names(having)}"
+            rest = rest if names_others else "what the namespace's other claims leave"
+            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {rest}"
 
 
 def _names(having: Amounts) -> str:

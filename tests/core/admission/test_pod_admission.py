@@ -1,6 +1,7 @@
 """Admission of a pod that requests a share: what is added and removed, warned of and refused."""
 
 import copy
+import difflib
 from typing import Any
 
 import pytest
@@ -253,6 +254,28 @@ def test_amount_that_is_misspelled_by_two_letters_is_refused(annotation: str, me
 
     text = f"found an unknown annotation; did you mean {meant}?"
     assert found == ([f"metadata.annotations[{annotation}]: {text}"] if meant else [])
+
+
+def test_pod_with_thousands_of_unknown_annotations_has_only_some_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def closest(word: str, *_: object, **__: object) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", closest)
+    misspelled = "tensor-fusion.ai/vram-requst"
+    annotations = {f"example.com/vram-{n}": "1" for n in range(200)} | {misspelled: "1"}
+    annotations |= {f"tensor-fusion.ai/timil-marv-{n}": "1" for n in range(22_000)}
+
+    pod = pod_document({**ASKED, **annotations})
+    assert refused(pod) == []
+    warnings(pod)
+
+    assert compared[0] == misspelled
+    assert len(compared) == 200
 
 
 def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
