@@ -77,6 +77,18 @@ class ClaimReader(Protocol):
         ...
 
 
+class PriorityReader(Protocol):
+    """PriorityClasses at the API server."""
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        """Return True if there is a PriorityClass of this name.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPool:
     """A GPUPool's settings for its pods.
@@ -178,6 +190,8 @@ class AdmissionRules:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
+        quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
+        priorities: None leaves the priority of pods as it is.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
@@ -189,6 +203,8 @@ class AdmissionRules:
     slices: SliceReader
     scheduler: str
     virtual: bool
+    quotas: Objects | None = None
+    priorities: PriorityReader | None = None
     enforces_hard: bool = False
     names_containers: bool = False
 
@@ -202,6 +218,10 @@ class AdmissionRules:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
                 return PASSED
+            if self.quotas and not wanted.whole:
+                quotas = _of_namespace(_items(self.quotas), asked.namespace)
+                if added := quota.defaults(quotas, annotations):
+                    wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
             errors = [*wanted.errors]
@@ -223,6 +243,11 @@ class AdmissionRules:
             if errors:
                 return Verdict(errors=errors)
             choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+            priority = pod_admission.priority_class(pod, wanted)
+            if priority and not (
+                self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
+            ):
+                priority = ""
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
@@ -241,6 +266,7 @@ class AdmissionRules:
             pool=found.name,
             template=found.template,
             scheduler=self.scheduler,
+            priority=priority,
             names_containers=self.names_containers,
         )
         warnings = pod_admission.warnings(
@@ -376,6 +402,10 @@ def _items(objects: Objects) -> Sequence[Item]:
         return ()
 
 
+def _of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
+    return [each for each in objects if each["metadata"]["namespace"] == namespace]
+
+
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
 
@@ -419,9 +449,7 @@ class QuotaAdmission:
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
-            quotas = [
-                each for each in self._quotas.items() if each["metadata"]["namespace"] == namespace
-            ]
+            quotas = _of_namespace(self._quotas.items(), namespace)
             if not quotas or not quota.shares(claim):
                 return PASSED
             wait_seconds = asked.wait_seconds

@@ -54,17 +54,20 @@ WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
-    "gpu-indices": "name a GPU by its uuid in dra-cel-expression",
     "partition-id": "cards are not partitioned",
     "container-gpu-count": "every container gets all GPUs of its pod",
+    "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
+    "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
+    "gang-": "the scheduler places pods one by one, a queue such as Kueue starts them together",
+    "auto": "amounts stay as they are requested",
 }
+"""What to know of each; a key is the beginning of a name, so that `auto` is all of `autoscale*`."""
 OTHERS: Final = frozenset(
     {
         *("is-local-gpu", "sidecar-worker", "embedded-worker", "dedicated-worker"),
         *("workload", "workload-mode", "worker-pod-template", "worker-name", "selected-workload"),
-        *("enabled-replicas", "pending-owned-workload", "hourly-pricing", "eviction-protection"),
-        *("autoscale", "autoscale-target", "auto-resources", "auto-replicas"),
-        *("auto-scale-target-resource", "gpu-ids", "container-gpus", "index", "cluster"),
+        *("pending-owned-workload", "hourly-pricing"),
+        *("gpu-ids", "container-gpus", "index", "cluster"),
     }
 )
 """Annotations that Tensor Fusion's own components write and read; they need no warning."""
@@ -141,19 +144,28 @@ def errors(
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
-    An annotation that is an amount but for one or two letters is an error: a warning goes to the
-    controller that creates the pod, and the pod would get all of what it left out. So is a limit
-    below its request, since no node would prepare such a claim.
+    An annotation that is an amount but for one or two letters, or their case, is an error: a
+    warning goes to the controller that creates the pod, and the pod would get all of what it left
+    out. So is a limit below its request, since no node would prepare such a claim; and
+    `gpu-indices`, which also says how many GPUs the pod gets.
 
     Args:
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
     metadata = as_map(pod.get("metadata"))
-    for annotation in _compared(review.annotations_of(pod)):
-        if close := difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR):
+    annotations = review.annotations_of(pod)
+    for annotation in _compared(annotations):
+        close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
+        if close:
             text = f"found an unknown annotation; did you mean {close[0]}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+    if indices := annotations.get(names.MARK_GPU_INDICES):
+        text = (
+            f"found {str(indices)[:80]!r}, expected none: DRA has no index of a GPU; select by "
+            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}"
+        )
+        yield FieldError(pod_request.path_of(names.MARK_GPU_INDICES), Reason.FORBIDDEN, text)
     if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -184,6 +196,12 @@ def errors(
             yield from container.errors(wanted)
 
 
+def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
+    """Return the PriorityClass that Tensor Fusion gives to a pod which names none; "" for none."""
+    is_named = as_map(pod.get("spec")).get("priorityClassName")
+    return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
+
+
 def admitted(
     pod: Mapping[str, Any],
     wanted: PodRequest,
@@ -192,6 +210,7 @@ def admitted(
     pool: str,
     template: str,
     scheduler: str,
+    priority: str = "",
     names_containers: bool = False,
 ) -> Json:
     """Return the pod with its claim, which its containers use, and canonical annotations.
@@ -204,6 +223,7 @@ def admitted(
         pool: GPUPool of the pod; "" for none.
         template: Name of the ResourceClaimTemplate, in the pod's namespace.
         scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        priority: PriorityClass of the pod; "" keeps the pod's own.
         names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
     result = copy.deepcopy(dict(pod))
@@ -223,6 +243,11 @@ def admitted(
     spec = _made(result, "spec")
     if scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         spec["schedulerName"] = scheduler
+    if priority:
+        spec["priorityClassName"] = priority
+        # What Kubernetes has filled in for no class; it refuses a pod whose class differs from it.
+        for filled in ("priority", "preemptionPolicy"):
+            spec.pop(filled, None)
     claim = {"name": names.POD_CLAIM}
     _add_named(spec, "resourceClaims", {**claim, "resourceClaimTemplateName": template})
     found = resource_claims.containers_with_paths(result)
@@ -304,19 +329,23 @@ def warnings(
 def _compared(annotations: Mapping[str, str]) -> list[str]:
     """Return unknown annotations to compare, first those with Tensor Fusion's prefix."""
     found = [annotation for annotation in annotations if annotation not in KNOWN_ANNOTATIONS]
-    found.sort(key=lambda each: not each.startswith(names.ANNOTATION_PREFIX))
+    found.sort(key=lambda each: not each.lower().startswith(names.ANNOTATION_PREFIX))
     return found[:_MOST_COMPARED]
 
 
 def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = [name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS]
     for annotation in _compared(annotations):
-        short = annotation.removeprefix(names.ANNOTATION_PREFIX)
-        if short in {annotation, *OTHERS} or short.startswith(("gang-", "pool-")):
+        if not annotation.lower().startswith(names.ANNOTATION_PREFIX):
             continue
-        if short in WITHOUT_EFFECT:
-            yield f"{annotation}: has no effect in DRA mode: {WITHOUT_EFFECT[short]}"
-            continue
+        short = annotation.lower().removeprefix(names.ANNOTATION_PREFIX)
+        if annotation == names.ANNOTATION_PREFIX + short:
+            if short in OTHERS or short.startswith("pool-"):
+                continue
+            found = [text for start, text in WITHOUT_EFFECT.items() if short.startswith(start)]
+            if found:
+                yield f"{annotation}: has no effect in DRA mode: {found[0]}"
+                continue
         close = difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
