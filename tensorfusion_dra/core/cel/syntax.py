@@ -7,7 +7,7 @@ CEL, such as a reserved word as a name: whether an expression is valid is the li
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
 from tensorfusion_dra.core.errors import InputError
@@ -21,7 +21,9 @@ _Scalar = Literal["string", "int", "double", "constant"]
 _Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
 Form = Literal[_Scalar, _Compound, "name", "select", "index", "call", "method"]
 
-_ROWS: Final = tuple(map(str.split, ("||", "&&", "== != < <= > >= in", "+ -", "* / %")))
+_ROWS: Final = ("||", "&&", "== != < <= > >= in", "+ -", "* / %")
+_LEVELS: Final = {mark: level for level, row in enumerate(_ROWS) for mark in row.split()}
+"""Precedence of each operator, the lowest first."""
 _TEXT: Final = r"""(?:
     [rR](?:\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}|"(?!"")[^"\n\r]*"|'(?!'')[^'\n\r]*')
     |\"{3}(?:\\(?s:.)|[^\\])*?\"{3}
@@ -67,8 +69,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(NamedTuple):
     """Part of an expression.
 
     Its form says what its parts are:
@@ -215,19 +216,17 @@ class _ExpressionParser:
 
     def _row(self, level: int) -> Node:
         """Parse operands and the operators between them, of one level of precedence or more."""
-        if level == len(_ROWS):
-            return self._operand()
-        node = self._row(level + 1)
-        while self._peek().text in _ROWS[level]:
+        node = self._operand()
+        while (own := _LEVELS.get(self._peek().text, -1)) >= level:
             operator = self._advance()
-            right = self._row(level + 1)
+            parts = [node, self._row(own + 1)]
             if operator.text not in ("&&", "||"):
-                node = self._made("binary", node.start, (node, right), operator)
+                node = self._made("binary", node.start, tuple(parts), operator)
                 continue
-            # A row in parentheses stays a single operand; its span includes the parentheses.
-            is_row = (node.form, node.text) == ("logic", operator.text)
-            row = node.parts if is_row and node.start == node.parts[0].start else (node,)
-            node = self._made("logic", node.start, (*row, right), operator)
+            while self._peek().text == operator.text:  # without a node for each part of a long row
+                operator = self._advance()
+                parts.append(self._row(own + 1))
+            node = self._made("logic", node.start, tuple(parts), operator)
         return node
 
     def _operand(self) -> Node:
@@ -265,7 +264,7 @@ class _ExpressionParser:
             return self._made(literal, token.start, (), self._advance())
         if self._take("("):
             node = self._expression()
-            return replace(node, start=token.start, end=self._expect(")").end)
+            return node._replace(start=token.start, end=self._expect(")").end)
         if token.text in ("[", "{"):
             self._advance()
             form: Form = "list" if token.text == "[" else "map"

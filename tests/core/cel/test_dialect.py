@@ -1,5 +1,8 @@
 """The guide's selectors: their syntax, their translation, and their terms."""
 
+import sys
+from collections import Counter
+
 import pytest
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional
@@ -420,3 +423,15 @@ def test_term_can_be_evaluated_alone_even_under_a_binding() -> None:
 )
 def test_lookups_in_a_device_are_found(text: str, lookups: list[tuple[str, str, str]]) -> None:
     assert terms(text).lookups == tuple(Lookup(*lookup) for lookup in lookups)
+
+
+def test_long_row_is_parsed_in_proportion_to_its_length() -> None:
+    calls: Counter[str] = Counter()
+
+    sys.setprofile(lambda _, event, __: calls.update([event]))
+    try:
+        parse("&&".join(["a"] * 3_400))
+    finally:
+        sys.setprofile(None)
+
+    assert calls["call"] < 50 * 3_400
