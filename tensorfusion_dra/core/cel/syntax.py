@@ -16,6 +16,10 @@ ATTRIBUTES: Final = "attributes"
 CAPACITY: Final = "capacity"
 MAX_DEPTH: Final = 60
 """Maximum height of a tree. The library reads at most 32 levels."""
+MAX_TOKENS: Final = 600
+"""Maximum of names, literals and operators, which bounds the time to read and check them."""
+OWN_LIMIT: Final = "expected fewer: a limit of this driver"
+"""End of an error of an expression that the API server may accept."""
 
 _Scalar = Literal["string", "int", "double", "constant"]
 _Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
@@ -175,7 +179,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(expression: str) -> Iterator[_Token]:
-    offset = 0
+    offset = count = 0
     while offset < len(expression):
         found = _TOKEN.match(expression, offset)
         if found is None:
@@ -183,6 +187,10 @@ def _tokens(expression: str) -> Iterator[_Token]:
             reason = f"found {expression[offset]!r}, expected {expected}"
             raise CelError(reason, expression=expression, offset=offset)
         if found.lastgroup != "space":
+            count += 1
+            if count > MAX_TOKENS:
+                reason = f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}"
+                raise CelError(reason, expression=expression, offset=offset)
             yield _Token(str(found.lastgroup), found[0], offset, found.end())
         offset = found.end()
     yield _Token("end", "", offset, offset)
