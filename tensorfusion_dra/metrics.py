@@ -72,7 +72,9 @@ NODE_PLUGIN: Final = (
 WEBHOOK: Final = (
     ("get", "groups"),
     ("list", "resourceslices"),
+    ("list", "resourceclaimtemplates"),
     ("get", "pods"),
+    ("create", "events"),
     *((verb, "gpupools") for verb in ("list", "watch")),
     *((verb, "schedulingconfigtemplates") for verb in ("list", "watch")),
 )

@@ -5,7 +5,7 @@ Pods get their share, claims their content, within the quotas of their namespace
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
+    at_present,
     claim_admission,
     dialects,
     pod_admission,
@@ -95,7 +96,8 @@ class PodPool:
 
     Attributes:
         name: Name of the GPUPool; "" for pods without one.
-        enabled: True if its pods use DRA unless their annotations say otherwise.
+        enabled: Whether its pods use DRA unless their annotations say otherwise; None if neither
+            it nor its template says.
         template: Name of their ResourceClaimTemplate.
         isolations: Isolation modes that the pool may set for its nodes.
         document: The GPUPool; None if the nodes' settings name the pool.
@@ -103,7 +105,7 @@ class PodPool:
     """
 
     name: str = ""
-    enabled: bool = False
+    enabled: bool | None = None
     template: str = names.CLAIM_TEMPLATE
     isolations: frozenset[Isolation] = frozenset()
     document: Item | None = None
@@ -150,7 +152,7 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
     claims = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
     return PodPool(
         name=_name(found[0]),
-        enabled=enabled is True,
+        enabled=enabled if isinstance(enabled, bool) else None,
         template=str(claims or names.CLAIM_TEMPLATE),
         isolations=isolation.pool_modes(found[0]),
         document=found[0],
@@ -192,6 +194,10 @@ class AdmissionRules:
         slices: The published slices of this driver.
         quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
         priorities: None leaves the priority of pods as it is.
+        slices_lately: Returns the published slices without waiting; None if they are not known.
+        templates_lately: The same for the namespaces that have the claim template.
+        on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
+        default_enabled: True if a pod with amounts uses DRA where nothing decides it.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
@@ -205,6 +211,10 @@ class AdmissionRules:
     virtual: bool
     quotas: Objects | None = None
     priorities: PriorityReader | None = None
+    slices_lately: Callable[[], Sequence[Item] | None] = lambda: None
+    templates_lately: Callable[[], Collection[str] | None] = lambda: None
+    on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
+    default_enabled: bool = False
     enforces_hard: bool = False
     names_containers: bool = False
 
@@ -217,7 +227,7 @@ class AdmissionRules:
         try:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
-                return PASSED
+                return Verdict(warnings=(*pod_admission.not_enabled(pod, wanted, found.enabled),))
             if self.quotas and not wanted.whole:
                 quotas = _of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
@@ -269,10 +279,30 @@ class AdmissionRules:
             priority=priority,
             names_containers=self.names_containers,
         )
-        warnings = pod_admission.warnings(
-            pod, choices[0], containers, template=found.template, scheduler=self.scheduler
-        )
+        warnings = self._warnings(pod, choices, found, namespace=asked.namespace)
         return Verdict(changed=changed, warnings=[*warnings])
+
+    def _warnings(
+        self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
+    ) -> Iterator[str]:
+        """Yield what the pod's author should know, of the request and of the cluster at present."""
+        wanted = choices[0]
+        yield from pod_admission.warnings(
+            pod,
+            wanted,
+            pod_admission.containers(pod, wanted),
+            template=found.template,
+            scheduler=self.scheduler,
+        )
+        known = self.templates_lately()
+        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
+            yield (
+                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
+                "waits for its claim"
+            )
+        slices = self.slices_lately()
+        if slices is not None and not wanted.expression:
+            yield from at_present.warnings(choices, slices, pool=found.name)
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
@@ -311,7 +341,7 @@ class AdmissionRules:
                 subject = f"pod {ref} of UID {ref.uid}"
                 text = f"found no {subject}, expected the pod that the claim is for"
                 return _refused("metadata.ownerReferences", text)
-            return self._filled(claim, pod, wait_seconds=wait_seconds)
+            return self._filled(asked, pod, ref)
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
@@ -331,14 +361,14 @@ class AdmissionRules:
         )
         return Verdict(errors=found) if found else PASSED
 
-    def _filled(self, claim: Item, pod: Item, *, wait_seconds: float) -> Verdict:
+    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
 
         Raises:
             InputError: The pod's annotations, its pool or the claim are invalid.
             RetryableError: The pools or the slices are not known at present.
         """
-        annotations = review.annotations_of(pod)
+        annotations, wait_seconds = review.annotations_of(pod), asked.wait_seconds
         if not pod_request.requests_gpu(annotations):
             return PASSED
         wanted = pod_request.parse(annotations)
@@ -352,7 +382,10 @@ class AdmissionRules:
             # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
             virtual = gpupool.parse(found.document).oversubscription is not None
         choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
-        filled = claim_admission.filled(claim, choices, pool=found.name, virtual=virtual)
+        filled = claim_admission.filled(asked.document, choices, pool=found.name, virtual=virtual)
+        warnings = [*self._warnings(pod, choices, found, namespace=asked.namespace)]
+        if warnings and not asked.dry_run:
+            self.on_warnings(ref, warnings)
         return Verdict(changed=filled)
 
     def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
@@ -368,6 +401,8 @@ class AdmissionRules:
         """
         pools = _items(self.pools)
         found = choose_pool(pools, _items(self.templates) if pools else (), wanted.pool)
+        if enabled is None and found.enabled is None and self.default_enabled:
+            enabled = wanted.has_amounts
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
             published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))

@@ -1,6 +1,7 @@
 """Admission of pods and of the claims that are made for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -320,6 +321,73 @@ def test_pod_of_high_qos_that_names_no_priority_class_gets_tensor_fusions(
     spec = verdict.changed["spec"]
     fields = ("priorityClassName", "priority", "preemptionPolicy")
     assert {name: spec[name] for name in fields if name in spec} == expected
+
+
+def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone() -> None:
+    off = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
+    theirs = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
+    theirs["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    for pools in ([], [gpupool_document("b", default=True)]):
+        verdict = Cluster(*pools).admission.pod(review_of(off))
+
+        assert (verdict.changed, errors(verdict)) == (None, [])
+        (warning,) = verdict.warnings
+        assert warning.startswith("tensor-fusion.ai/dra-enabled: not set, and no GPUPool enables")
+    assert Cluster().admission.pod(review_of(theirs)) == PASSED
+    # The pool decides: nothing to warn of.
+    decided = Cluster(gpupool_document("b", default=True, draConfig={"enable": False}))
+    assert decided.admission.pod(review_of(off)) == PASSED
+
+
+def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides() -> None:
+    off = gpupool_document("b", default=True, draConfig={"enable": False})
+
+    for pools, is_on in (([], True), ([B_DEFAULT], True), ([off], False)):
+        cluster = Cluster(*pools)
+        cluster.admission.default_enabled = True
+
+        assert bool(cluster.pod(dra_enabled="", **AMOUNTS).changed) is False
+        named = review_of(pod_document(pod_annotations(**AMOUNTS)))
+        assert bool(cluster.admission.pod(named).changed) is is_on
+        model = review_of(pod_document(pod_annotations(gpu_model="A100")))
+        assert not cluster.admission.pod(model).changed
+
+
+def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+    told: list[tuple[str, Sequence[str]]] = []
+    cluster.admission.on_warnings = lambda pod, warnings: told.append((pod.name, warnings))
+    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.admission.templates_lately = lambda: {"team-b"}
+
+    admitted = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+    model, template = (
+        "tensor-fusion.ai/gpu-model: found H100, but the cards have A100 (1) at present",
+        "namespace team-a has no ResourceClaimTemplate tensor-fusion-gpu-template, so the pod "
+        "waits for its claim",
+    )
+
+    assert admitted.warnings == [template, model]
+    assert told == []
+    assert cluster.claim_of(admitted).changed
+    assert told == [("train", [template, model])]
+    assert cluster.slices.reads == 0
+
+
+def test_a_dry_run_tells_nobody_and_neither_does_a_pod_without_a_warning() -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+    told: list[str] = []
+    cluster.admission.on_warnings = lambda pod, _warnings: told.append(pod.name)
+    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
+    wrong = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+    assert wrong.changed is not None
+    cluster.pods.stored["uid-train"] = dict(wrong.changed)
+
+    cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
+
+    assert told == []
 
 
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:

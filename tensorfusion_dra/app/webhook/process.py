@@ -17,7 +17,14 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, Pods, PriorityClasses
+from tensorfusion_dra.cluster.lately import Lately
+from tensorfusion_dra.cluster.objects import (
+    Claims,
+    Pods,
+    PriorityClasses,
+    namespaces_with_template,
+)
+from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
@@ -37,6 +44,8 @@ log = structlog.get_logger()
 GRACE_SECONDS: Final = 10.0
 """Time for requests in flight to finish."""
 _JOIN_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 10.0
+"""Longest time to read all slices for warnings."""
 
 
 def run(settings: WebhookSettings) -> int:
@@ -74,6 +83,10 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
+    slices = PublishedSlices(api)
+    slices_lately = Lately(partial(slices.published, wait_seconds=_READ_SECONDS))
+    templates_lately = Lately(partial(namespaces_with_template, api))
+    pod_events = PodEvents(api)
     # With auto, the nodes decide.
     facts = EnforcerFacts(enforces_hard=True, names_containers=True)
     if settings.enforcer != registered.AUTO:
@@ -82,9 +95,13 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         pools=pools,
         templates=templates,
         pods=Pods(api),
-        slices=PublishedSlices(api),
+        slices=slices,
         quotas=quotas,
         priorities=PriorityClasses(api),
+        slices_lately=slices_lately.seen,
+        templates_lately=templates_lately.seen,
+        on_warnings=pod_events.say,
+        default_enabled=settings.default_enabled,
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity,
         enforces_hard=facts.enforces_hard,
@@ -106,6 +123,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
     for name, part in objects.items():
         supervisor.own(name, part)
+    supervisor.own("slices", slices_lately)
+    supervisor.own("claim-templates", templates_lately)
+    supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     pages: Mapping[str, Page] = {}

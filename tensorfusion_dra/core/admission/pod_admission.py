@@ -326,6 +326,21 @@ def warnings(
             )
 
 
+def not_enabled(pod: Mapping[str, Any], wanted: PodRequest, enabled: bool | None) -> Iterator[str]:
+    """Yield that a pod with amounts gets no GPU because nothing says that it uses DRA.
+
+    Args:
+        enabled: None if neither the pod nor its pool decides.
+    """
+    labels = as_map(as_map(pod.get("metadata")).get("labels"))
+    is_others = labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true"
+    if enabled is None and wanted.has_amounts and not is_others:
+        yield (
+            f"{names.ANNOTATION_DRA_ENABLED}: not set, and no GPUPool enables DRA, so the pod gets "
+            "no GPU; set it to true"
+        )
+
+
 def _compared(annotations: Mapping[str, str]) -> list[str]:
     """Return unknown annotations to compare, first those with Tensor Fusion's prefix."""
     found = [annotation for annotation in annotations if annotation not in KNOWN_ANNOTATIONS]

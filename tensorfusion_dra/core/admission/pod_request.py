@@ -1,15 +1,16 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import device
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
@@ -18,8 +19,29 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, Quant
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Item = Mapping[str, Any]
-Card = tuple[Quantity, Quantity, str]
-"""Memory, TFLOPS and model of a published GPU."""
+
+
+class Card(NamedTuple):
+    """A published GPU.
+
+    Attributes:
+        vram, tflops: What it has.
+        most_vram, most_tflops: What its shares divide, which is more in a pool that oversubscribes.
+    """
+
+    vram: Quantity
+    tflops: Quantity
+    most_vram: Quantity
+    most_tflops: Quantity
+    model: str
+    product: str
+    pool: str
+    node: str
+
+    def is_of(self, model: str) -> bool:
+        """Return True if this is its model, short or full; "" is any."""
+        return device.shortened(model) in ("", self.model, self.product)
+
 
 MAX_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
@@ -296,13 +318,13 @@ def alternatives(
         several = ", ".join(wanted.models)
         raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
     where = "" if wanted.expression else pool
+    every = sorted(cards(slices, pool=where))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
-        cards = sorted(_cards(slices, pool=where))
-        models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MAX_MODELS]
+        models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
-        own = sorted(_cards(slices, pool=where, model=device.shortened(model)))
+        own = [card for card in every if card.is_of(model)]
         choice = replace(wanted, models=(model,) if model else ())
         found += [_in_amounts(choice, own)] if own else []
     if not found:
@@ -313,22 +335,22 @@ def alternatives(
     return tuple(found)
 
 
-def _in_amounts(wanted: PodRequest, cards: Sequence[Card]) -> PodRequest:
+def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards."""
     share, tflops, vram = wanted.share, wanted.tflops, wanted.vram
     if wanted.vram_percent:
-        whole = _only({vram: f"{model} of {vram}" for vram, _, model in cards})
+        whole = _only({each.vram: f"{each.model} of {each.vram}" for each in every})
         part = whole.nano * wanted.vram_percent.nano // (_HUNDRED.nano * NANO)
         vram = Quantity.of_bytes(max(1, part // MIB) * MIB)
     if wanted.percent or wanted.percent_limit:
-        whole = _only({tflops: f"{model} of {tflops} TFLOPS" for _, tflops, model in cards})
+        whole = _only({each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every})
         if wanted.percent_limit:
             share = replace(share, tflops_limit=_part(whole, wanted.percent_limit))
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
     if wanted.like_memory and vram:
         tflops = max(
-            _part(card, Quantity.whole(min(100, -(-100 * vram.nano // memory.nano))))
-            for memory, card, _ in cards
+            _part(each.tflops, Quantity.whole(min(100, -(-100 * vram.nano // each.vram.nano))))
+            for each in every
         )
     return replace(
         wanted,
@@ -356,24 +378,36 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
     return next(iter(found))
 
 
-def _cards(slices: Sequence[Mapping[str, Any]], *, pool: str, model: str = "") -> Iterator[Card]:
-    """Yield the published devices of a GPUPool and a model, short or full; "" for any."""
+def cards(slices: Iterable[Mapping[str, Any]], *, pool: str = "") -> Iterator[Card]:
+    """Yield the published devices of a GPUPool; "" for any."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
             attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
-            if pool and _text(attributes, names.ATTR_POOL_NAME) != device.shortened(pool):
+            of_card = _text(attributes, names.ATTR_POOL_NAME)
+            if pool and of_card != device.shortened(pool):
                 continue
-            short = _text(attributes, names.ATTR_MODEL)
-            if model and model not in (short, _text(attributes, names.ATTR_PRODUCT_NAME)):
-                continue
+            own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
+            divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in capacity else each for each in own)
             try:
-                vram, tflops = (
+                vram, tflops, most_vram, most_tflops = (
                     quantity.parse(as_map(capacity.get(name)).get("value"))
-                    for name in (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
+                    for name in (*own, *divided)
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            yield vram, tflops, short
+            model, product = (
+                _text(attributes, name) for name in (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME)
+            )
+            yield Card(
+                vram=vram,
+                tflops=tflops,
+                most_vram=most_vram,
+                most_tflops=most_tflops,
+                model=model,
+                product=product,
+                pool=of_card,
+                node=str(item["spec"].get("nodeName", "")),
+            )
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:

@@ -1,0 +1,53 @@
+"""What was read at the API server lately, for callers that never wait for it."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.runtime.loops import Wakeup
+
+T = TypeVar("T")
+
+_FRESH_SECONDS: Final = 10.0
+_KNOWN_SECONDS: Final = 60.0
+
+
+class Lately(Generic[T]):
+    """A reading that is repeated in a thread of its own, while somebody asks for it."""
+
+    def __init__(
+        self, read: Callable[[], T], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args:
+        read: Called by run(); raises InputError or RetryableError.
+        clock: In seconds; must not go back.
+        """
+        self._read = read
+        self._clock = clock
+        self._wakeup = Wakeup()
+        self._found: tuple[float, T | None] = (-math.inf, None)
+
+    def seen(self) -> T | None:
+        """Return what was read in the last minute; None if nothing was."""
+        read_at, found = self._found
+        age = self._clock() - read_at
+        if age > _FRESH_SECONDS:
+            self._wakeup.wake()
+        return found if age <= _KNOWN_SECONDS else None
+
+    def run(self) -> None:
+        """Read at once, then whenever somebody has asked, until stopped."""
+        while self._wakeup.next_round():
+            began = self._clock()
+            try:
+                self._found = (began, self._read())
+            except (InputError, RetryableError):
+                self._wakeup.wait(_FRESH_SECONDS)
+            else:
+                self._wakeup.wait()
+
+    def stop(self) -> None:
+        """End run()."""
+        self._wakeup.stop()
