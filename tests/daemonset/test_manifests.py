@@ -393,6 +393,8 @@ def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Pa
     file.write_text(yaml.safe_dump_all(hooks))
     (pod,) = of_kind(hooks, "Pod")
     (container,) = pod["spec"]["containers"]
+    # helm reads the log, and only then removes the pod of an earlier test.
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
     simulated = forks.run("simulate", "-o", "json", "--from", str(file))
     (share,) = json.loads(simulated.stdout)["pods"]
