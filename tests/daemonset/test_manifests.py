@@ -557,6 +557,20 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
     assert helm.render(values), "without a cluster nothing is known"
 
 
+TEAMS = {"claimTemplate": {"namespaces": ["team-a", "team-b", helm.NAMESPACE]}}
+"""The release's own namespace may be one that helm is about to create."""
+
+
+def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        helm.RefusedValuesError, match=r"claimTemplate.namespaces: found no namespace team-b in"
+    ):
+        notes(cluster("Namespace/team-a"), TEAMS, tmp_path)
+
+    assert notes(cluster("Namespace/team-a", "Namespace/team-b"), TEAMS, tmp_path)
+    assert helm.render(TEAMS), "without a cluster nothing is known"
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
