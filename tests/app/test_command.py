@@ -323,15 +323,6 @@ def test_bash_completes_verbs_and_flags(capsys: Capture, tmp_path: Path) -> None
     assert ended.stdout.split() == ["why", "--watch"]
 
 
-def test_without_the_extra_the_error_names_it(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-
-    assert cli.main(["completion", "bash"]) == 2
-    assert "completion needs the extra 'completion'" in capsys.readouterr().err
-
-
 def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 

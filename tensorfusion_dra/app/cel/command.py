@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Any, Final
 
+from tensorfusion_dra.app.cel import explain
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
@@ -11,6 +12,7 @@ from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+from tensorfusion_dra.scheduling import cel_evaluation
 
 _EXIT_CODES: Final = """\
 exit codes:
@@ -79,7 +81,7 @@ def run(flags: argparse.Namespace) -> int:
     """Print the answer and return the exit code.
 
     Raises:
-        InputError: The expression or a file cannot be used, or the extra 'cel' is missing.
+        InputError: The expression or a file cannot be used.
         RetryableError: The API server did not answer.
     """
     expression = _expression(flags.expression, flags.file)
@@ -88,11 +90,6 @@ def run(flags: argparse.Namespace) -> int:
     if flags.action == "check":
         return _check(expression, form=flags.form, as_is=flags.as_is)
     requests = _requests(flags.request)
-    try:
-        from tensorfusion_dra.app.cel import explain  # noqa: PLC0415 - the extra 'cel'
-    except ImportError as error:
-        raise InputError(f"cel explain needs the extra 'cel': {error}") from error
-
     return explain.run(
         expression,
         form=flags.form,
@@ -179,14 +176,6 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
 
 def _by_library(expression: str) -> list[CheckResult]:
     """Check what needs the CEL library: the types."""
-    try:
-        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
-    except ImportError:
-        text = (
-            "not checked without a CEL library; install the extra 'cel' "
-            "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
-        )
-        return [CheckResult(check="types", ok=None, text=text)]
     errors = cel_evaluation.type_errors(expression)
     missing = cel_evaluation.not_covered(errors)
     if missing is not None:

@@ -5,6 +5,7 @@ import sys
 from typing import Final
 
 from tensorfusion_dra.app.shared import kubectl, logging, streams
+from tensorfusion_dra.app.why import answers, diagnosis
 from tensorfusion_dra.core.errors import InputError
 
 _EXIT_CODES: Final = """\
@@ -44,20 +45,12 @@ def run(flags: argparse.Namespace) -> int:
     """Print the answer and return the exit code.
 
     Raises:
-        InputError: There is no such pod, a flag cannot be used, or the extra 'cel' is missing.
+        InputError: There is no such pod, or a flag cannot be used.
         RetryableError: The API server did not answer, or a permission is missing.
     """
     if not flags.pod and flags.file is None:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
-    try:
-        from tensorfusion_dra.app.why import answers, diagnosis  # noqa: PLC0415 - the extra 'cel'
-    except ImportError as error:
-        raise InputError(
-            "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
-            f"{error}"
-        ) from error
-
     found = diagnosis.answer(
         kubectl.api(flags.kubeconfig),
         namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),

@@ -1,7 +1,4 @@
-"""The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose.
-
-Loaded only with the extra `cel`.
-"""
+"""The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

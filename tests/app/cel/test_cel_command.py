@@ -131,19 +131,6 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-@pytest.mark.process
-def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> None:
-    code, out, err = child("check", "device.nosuch == 'x'", without_cel=True)
-
-    assert (code, err) == (3, "")
-    assert "not checked without a CEL library; install the extra 'cel'" in out
-
-
-@pytest.mark.process
-def test_translate_needs_no_cel_library() -> None:
-    assert child("translate", A100, without_cel=True) == (0, f'{A}.model == "A100"\n', "")
-
-
 Json = dict[str, Any]
 
 
@@ -201,14 +188,6 @@ def written(folder: Path, *documents: Any) -> str:
 @pytest.fixture
 def slices(tmp_path: Path) -> str:
     return written(tmp_path, {"apiVersion": "v1", "kind": "List", "items": two_nodes()})
-
-
-@pytest.mark.process
-def test_explain_needs_the_extra_cel(slices: str) -> None:
-    code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
-
-    assert (code, out) == (2, "")
-    assert "cel explain needs the extra 'cel'" in err
 
 
 def test_explain_shows_each_part_with_the_values_found(
