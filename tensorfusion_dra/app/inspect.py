@@ -83,8 +83,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Print the node's GPUs, devices, shares and CDI specs; return 1 if a part is unknown.
 
-    With --providers print these and what they give; return 1 if one is of no use. With --as-template
-    print the slices of another such node.
+    With --providers print these and what they give; return 1 if one is of no use. With
+    --as-template print the slices of another such node.
 
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
