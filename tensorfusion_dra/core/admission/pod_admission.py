@@ -4,11 +4,16 @@ import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import (
+    PERCENT_OF,
+    REQUESTING_ANNOTATIONS,
+    PodRequest,
+)
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review
@@ -146,7 +151,9 @@ def errors(
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
-    metadata = as_map(pod.get("metadata"))
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
+        yield from _named_twice(review.annotations_of(pod), wanted)
     for annotation in as_map(metadata.get("annotations")):
         close = difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR)
         if close and annotation not in _AMOUNTS:
@@ -180,6 +187,18 @@ def errors(
     for container in every:
         if container.has_share:
             yield from container.errors(wanted)
+
+
+def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
+    """Yield each percentage beside the amount that would take precedence over it.
+
+    A pod that was admitted has both: its percentages, and the amounts that they are.
+    """
+    limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+    for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):
+        if all(annotations.get(name, "0") != "0" for name in (amount, percent)):
+            text = f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two"
+            yield FieldError(pod_request.path_of(percent), Reason.INVALID, text)
 
 
 def admitted(
@@ -328,4 +347,5 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes; did you mean {wanted.vram}Gi?"
+        found, number = f"{wanted.vram} bytes", str(wanted.vram).rstrip(ascii_letters)
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {number}Gi?"
