@@ -19,7 +19,7 @@ exit codes:
   0  translate: done; check: nothing wrong; explain: a device matches
   1  check: the API server would refuse it; explain: no device matches, or no answer from the server
   2  the expression or a flag cannot be used
-  3  check: nothing wrong was found, but the types were not fully checked
+  3  check: nothing wrong was found, but the types were not fully checked, or a name is unknown
 """
 _CAPACITIES: Final = (
     names.CAPACITY_TFLOPS,
@@ -171,7 +171,22 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
             text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
         )
     )
-    return [*found, *_by_library(checked)]
+    return [*found, *_by_library(checked), *_unknown_names(checked)]
+
+
+def _unknown_names(expression: str) -> list[CheckResult]:
+    """Warn of names in this driver's domain that only a provider of another package could give."""
+    known = {syntax.ATTRIBUTES: dialect.ATTRIBUTES, syntax.CAPACITY: dialect.CAPACITIES}
+    return [
+        CheckResult(
+            check="names",
+            ok=None,
+            text=f"{names.DRIVER} has no {each.map} {each.name}, unless a package of yours adds "
+            f"it; it has {', '.join(known[each.map])}",
+        )
+        for each in syntax.terms(expression).lookups
+        if each.domain == names.DRIVER and each.name not in known[each.map]
+    ]
 
 
 def _by_library(expression: str) -> list[CheckResult]:

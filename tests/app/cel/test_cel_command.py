@@ -105,6 +105,17 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
         ),
         (["true //" + "x" * 10_240], 1, ["length 10247 of at most 10240 bytes"]),
         (
+            [f'{A}.modle == "A100"'],
+            3,
+            ["types ok", f"names {names.DRIVER} has no attributes modle, unless", "it has model, "],
+        ),
+        (
+            [f'"vrams" in device.capacity["{names.DRIVER}"]'],
+            3,
+            [f"names {names.DRIVER} has no capacity vrams, unless", "it has tflops, vram, "],
+        ),
+        (['device.attributes["example.com"].rack == 1'], 0, ["types ok"]),
+        (
             [f'{A}.model.find("A") == "A"'],
             3,
             ["types not checked: Kubernetes has find, the local CEL library does not"],
