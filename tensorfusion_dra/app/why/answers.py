@@ -89,6 +89,8 @@ class PodState(StrEnum):
     """A node has what the pod requests; the scheduler places it at its next try."""
     BOUND = "bound"
     """The pod has a node already, or is done."""
+    STUCK = "stuck"
+    """The pod has a node, and its kubelet cannot start it."""
     WAITS = "waits"
     """The pod cannot be scheduled now."""
 

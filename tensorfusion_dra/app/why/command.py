@@ -11,7 +11,7 @@ from tensorfusion_dra.core.errors import InputError
 _EXIT_CODES: Final = """\
 exit codes:
   0  the pod fits now, or is scheduled already
-  1  it waits, is being deleted, or got no GPU; or no answer from the API server
+  1  it waits, cannot start, is being deleted, or got no GPU; or no answer from the API server
   2  bad input, such as a pod that does not exist
 """
 
@@ -24,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "pod",
         nargs="?",
         metavar="POD",
-        help="name of the pod, or of a workload: deploy/NAME, job/NAME",
+        help="name of the pod, or NAMESPACE/POD, or a workload: deploy/NAME, job/NAME",
     )
     parser.add_argument(
         "-n", "--namespace", metavar="NAMESPACE", help="by default that of kubectl's context"

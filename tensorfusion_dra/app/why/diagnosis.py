@@ -74,7 +74,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     """Return the diagnosis of a pod of the cluster, of a workload's pods, or of a file.
 
     Args:
-        target: Name of a pod, or a workload such as ``deploy/train``.
+        target: Name of a pod, also with its namespace, or a workload such as ``deploy/train``.
 
     Raises:
         InputError: There is no such pod or workload, or an object is malformed.
@@ -86,7 +86,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
             pod, others = reading.read_file(file, namespace=namespace, name=target)
             cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
             return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-        kind, name = reading.kind_and_name(target)
+        kind, namespace, name = reading.named(target, namespace)
         if kind == "Pod":
             found = reading.read_pod(lists, namespace=namespace, name=name)
             return diagnose(found, reading.read(lists, namespace, [found]))
@@ -126,10 +126,10 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled, or is and has no problem; else 1."""
+    """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
     has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
     is_bad = found.state is PodState.BOUND and has_problem
-    return 1 if found.state is PodState.WAITS or is_bad else 0
+    return 1 if found.state in (PodState.WAITS, PodState.STUCK) or is_bad else 0
 
 
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
@@ -165,14 +165,14 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
         answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, findings)
         return Diagnosis(
             pod=_name(pod),
-            state=PodState.BOUND,
+            state=PodState.STUCK if reason else PodState.BOUND,
             answer=answer,
             helps=list(dict.fromkeys(finding.remedy for finding in findings)),
             findings=findings,
         )
     resolved = resolve(pod, observed, is_created=is_created)
     found = resolved.findings
-    found += halted(resolved.pod)
+    found += halted(resolved.pod, observed)
     found += other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
@@ -291,17 +291,22 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the findings about a pod that has a node, and about its claims."""
-    yield from deleted(pod)
+    yield from deleted(pod, observed)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
     verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
-    named = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
-    for name in filter(None, dict.fromkeys([*named, resource_claims.extended_name(pod)])):
+    for name in _claim_names(pod):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+
+
+def _claim_names(pod: Document) -> list[str]:
+    """Return the names of the pod's claims that exist."""
+    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -511,26 +516,52 @@ def _review(group: str, kind: str, document: Document) -> Review:
     )
 
 
-def deleted(pod: Document) -> Iterator[Finding]:
-    """Yield that the pod is in Terminating."""
-    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
-    if "deletionTimestamp" in metadata:
-        node = spec.get("nodeName")
-        kubelet = f", or for the kubelet of {node}" if node else ""
-        yield problem(
-            "pod",
-            f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
-            expected="a pod that is to run",
-            remedy="wait until it is gone; after the deadline it waits for its "
-            f"finalizers{kubelet}: "
-            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
+def deleted(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield that the pod is in Terminating, and what it waits for."""
+    metadata = as_map(pod.get("metadata"))
+    if "deletionTimestamp" not in metadata:
+        return
+    node = as_map(pod.get("spec")).get("nodeName")
+    finalizers = list(map(str, as_list(metadata.get("finalizers"))))
+    waits = [f"its finalizers {', '.join(finalizers)}"] if finalizers else []
+    waits += [f"the kubelet of {node}"] if node else []
+    remedy = f"wait until it is gone; after the deadline it waits for {' and '.join(waits)}"
+    if node and _is_left_alone(pod, observed):
+        remedy = (
+            f"install the node plugin on {node} again: the pod ends once it has unprepared its "
+            "claims"
         )
+    yield problem(
+        "pod",
+        f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
+        expected="a pod that is to run",
+        remedy=remedy if waits else "wait until it is gone",
+    )
 
 
-def halted(pod: Document) -> Iterator[Finding]:
+def _is_left_alone(pod: Document, observed: Observed) -> bool:
+    """Return True if the pod has claims of this driver, which publishes nothing on its node.
+
+    The kubelet deletes the slices of a node plugin that is gone for 30 s.
+    """
+    publishing = {
+        each["spec"].get("nodeName")
+        for each in observed.slices
+        if each["spec"]["driver"] == names.DRIVER
+    }
+    has_claim = any(
+        result.get("driver") == names.DRIVER
+        for name in _claim_names(pod)
+        for result in resource_claims.results(_stored(pod, observed, name) or {})
+    )
+    is_known = "ResourceSlices" not in observed.missing
+    return has_claim and is_known and pod["spec"]["nodeName"] not in publishing
+
+
+def halted(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield why no scheduler places this pod, whatever is free."""
     spec = as_map(pod.get("spec"))
-    yield from deleted(pod)
+    yield from deleted(pod, observed)
     gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
     if gates:
         yield problem(

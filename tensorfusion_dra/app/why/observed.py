@@ -139,7 +139,10 @@ def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
     """
     found = lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
     if found is None:
-        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
+        raise InputError(
+            f"pod {namespace}/{name}: found none, expected POD with -n NAMESPACE, NAMESPACE/POD or "
+            f"KIND/NAME, KIND of {', '.join([*_KINDS, *_SHORT])}"
+        )
     return found
 
 
@@ -171,6 +174,7 @@ _SHORT: Final = {
     "ds": "DaemonSet",
     "po": "Pod",
 }
+_KINDS: Final = {kind.lower(): kind for kind in ("Pod", *_PATHS)}
 _OPERATORS: Final[Mapping[str, Callable[[str, str], str]]] = {
     "In": lambda key, values: f"{key} in ({values})",
     "NotIn": lambda key, values: f"{key} notin ({values})",
@@ -225,22 +229,20 @@ class Workload:
         return "no condition and no Event says why"
 
 
-def kind_and_name(target: str) -> tuple[str, str]:
-    """Return kind and name of ``deploy/x``; the kind is Pod for a name alone.
+def named(target: str, namespace: str) -> tuple[str, str, str]:
+    """Return kind, namespace and name of ``x`` or ``team-a/x``, which are pods, or ``deploy/x``.
 
     Raises:
-        InputError: The kind is none that has pods.
+        InputError: It has no name.
     """
     word, slash, name = target.rpartition("/")
-    if not slash:
-        return "Pod", target
+    if not name:
+        raise InputError(f"{target}: found no name, expected one after {word}/")
     singular = word.lower().partition(".")[0].removesuffix("s")  # kubectl takes "jobs.batch"
-    known = {kind.lower(): kind for kind in ("Pod", *_PATHS)}
-    kind = _SHORT.get(word) or known.get(singular)
-    if kind is None or not name:
-        expected = ", ".join([*known, *_SHORT])
-        raise InputError(f"{target}: found {word!r}, expected POD or KIND/NAME, KIND of {expected}")
-    return kind, name
+    kind = _SHORT.get(word) or _KINDS.get(singular)
+    if not slash or kind is not None:
+        return kind or "Pod", namespace, name
+    return "Pod", word, name
 
 
 def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) -> Workload:

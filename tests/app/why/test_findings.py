@@ -16,6 +16,7 @@ from tests.support.objects import Json, claim, exactly, pod
 
 OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
 KEPT = exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"})
+NOTHING = observed.Observed(nodes=(), slices=(), classes=(), claims=())
 NETWORK_CARD = exactly(deviceClassName="nic.example.com")
 
 
@@ -81,12 +82,12 @@ def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
     with_claim, without = pod(claim_name="a"), pod()
     with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
 
-    (found,) = diagnosis.halted(with_claim)
+    (found,) = diagnosis.halted(with_claim, NOTHING)
 
     assert found.subject == "spec.nodeName"
     assert found.found == "node-01, so no scheduler allocates the pod's claims"
     assert "kubernetes.io/hostname: node-01" in found.remedy
-    assert [*diagnosis.halted(without), *diagnosis.halted(pod())] == []
+    assert [*diagnosis.halted(without, NOTHING), *diagnosis.halted(pod(), NOTHING)] == []
 
 
 def test_the_newest_event_of_a_failure_is_quoted() -> None:

@@ -17,11 +17,14 @@ Capture = pytest.CaptureFixture[str]
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
-def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    "target", [("a",), ("default/a",), ("default/a", "-n", "other"), ("po/a",)]
+)
+def test_pod_that_fits(cluster: Cluster, capsys: Capture, target: tuple[str, ...]) -> None:
     first, _ = cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi", "tflops": "100"}))
 
-    code, found = cluster.why(capsys, "a")
+    code, found = cluster.why(capsys, *target)
 
     assert (code, found["state"], found["helps"]) == (0, "fits", [])
     assert found["answer"] == f"default/a fits now on node-01 ({first})."
@@ -155,8 +158,9 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
         (("",), "pod: found none, expected POD, KIND/NAME or -f FILE"),
         (("none",), "pod default/none: found none"),
         (("deploy/none",), "Deployment default/none: found none"),
-        (("node/a",), "node/a: found 'node', expected POD or KIND/NAME, KIND of pod, deployment"),
-        (("deploy/",), "deploy/: found 'deploy', expected POD or KIND/NAME"),
+        (("node/a",), "pod node/a: found none, expected POD with -n NAMESPACE, NAMESPACE/POD or K"),
+        (("node/a",), "KIND/NAME, KIND of pod, deployment, replicaset,"),
+        (("deploy/",), "deploy/: found no name, expected one"),
         (("-f", "/nowhere"), "/nowhere: No such file"),
     ],
 )

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.api.faults import Refuse
-from dra_simulator.rest import CLAIMS, CLASSES, EVENTS, MUTATING_WEBHOOKS, PODS, TEMPLATES
+from dra_simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    EVENTS,
+    MUTATING_WEBHOOKS,
+    PODS,
+    SLICES,
+    TEMPLATES,
+)
 from tensorfusion_dra.core import names
 from tests.support import image_packages, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
@@ -217,7 +225,26 @@ def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
     assert (code, found["state"]) == (1, "bound")
     assert "scheduled on node-01 already" in found["answer"]
     assert "But pod: is being deleted, with the deadline 20" in found["answer"]
-    assert found["helps"][0].endswith("or for the kubelet of node-01: example.com/job")
+    assert found["helps"][0].endswith(
+        "it waits for its finalizers example.com/job and the kubelet of node-01"
+    )
+
+
+def test_pod_in_terminating_while_the_node_plugin_is_gone(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.schedule_pod("a", request({"vram": "20Gi"}), metadata={"finalizers": ["a.com/b"]})
+    pod = cluster.client.get(PODS, "a", "default")
+    cluster.client.delete(PODS, "a", "default")
+    cluster.client.delete(SLICES, "slice-node-01")
+
+    code, found = cluster.why(capsys, "a")
+
+    assert pod["spec"]["nodeName"] == "node-01"
+    assert (code, found["helps"][0].partition(":")[0]) == (
+        1,
+        "install the node plugin on node-01 again",
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +329,7 @@ def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) 
 
     code, found = cluster.why(capsys, "a")
 
-    assert (code, found["state"]) == (0, "bound")
+    assert (code, found["state"]) == (1, "stuck")
     assert found["answer"] == (
         "default/a is scheduled on node-01 already; it waits there: FailedPrepareDynamicResources: "
         "no driver"
