@@ -14,6 +14,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.findings import ANNOTATIONS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -38,8 +39,9 @@ ELSEWHERE: Final = (
     "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
 )
 WEBHOOK: Final = "webhook"
-"""Subject of the findings about a pod without the claim that its annotations request. Kubernetes
-schedules such a pod, and it runs without a GPU."""
+"""Subject of the findings about a pod without the claim that its annotations request."""
+_NO_GPU: Final = frozenset({WEBHOOK, ANNOTATIONS})
+"""Subjects of findings about pods that Kubernetes schedules, and that run without a GPU."""
 
 _MAX_NODES: Final = 8
 """Of more nodes, only groups are shown."""
@@ -139,7 +141,7 @@ def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Findi
     if not findings:
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
-    what = "It got no GPU: " if findings[0].subject == WEBHOOK else "But "
+    what = "It got no GPU: " if findings[0].subject in _NO_GPU else "But "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
 
@@ -154,7 +156,7 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    cannot = "gets no GPU" if first.subject == WEBHOOK else "cannot be scheduled"
+    cannot = "gets no GPU" if first.subject in _NO_GPU else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer
@@ -520,7 +522,9 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
         if name == names.ATTR_PHASE and list(found) == [names.PHASE_UNKNOWN]:
             yield "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
         elif wanted and names.ANNOTATION_CEL_EXPRESSION not in annotated:
-            yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
+            # The claim may be older than the annotation, and have another value.
+            if any(syntax.quoted(each.strip()) in subject for each in wanted.split(",")):
+                yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
         else:
             yield (f"Correct the selector {short(subject)}: the cards have {name}: {values}.")
 

@@ -1,6 +1,6 @@
 """The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import claim_admission, findings, pod_request
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -83,19 +83,34 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     lists = ClusterLists(api)
     try:
         if file is not None:
-            pod, others = reading.read_file(file, namespace=namespace, name=target)
+            pod, owner, others = reading.read_file(file, namespace=namespace, name=target)
             cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-            return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
+            found = diagnose(pod, reading.with_objects(cluster, others), is_created=False)
+            return _with_misplaced(owner, found)
         kind, namespace, name = reading.named(target, namespace)
         if kind == "Pod":
-            found = reading.read_pod(lists, namespace=namespace, name=name)
-            return diagnose(found, reading.read(lists, namespace, [found]))
+            pod = reading.read_pod(lists, namespace=namespace, name=name)
+            return diagnose(pod, reading.read(lists, namespace, [pod]))
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
-        return _of_workload(workload, reading.read(lists, namespace, workload.pods))
+        found = _of_workload(workload, reading.read(lists, namespace, workload.pods))
+        return _with_misplaced({"kind": kind, **workload.document}, found)
     except StatusError as error:
         if error.status != 403:
             raise
         raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+
+
+def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
+    """Return a diagnosis with the annotations that the workload has in place of its pods."""
+    for each in findings.misplaced(workload):
+        return replace(
+            found,
+            answer=f"Its pods get no GPU: {each.subject} {each.found}. {found.answer}",
+            helps=[each.remedy, *found.helps],
+            findings=[each, *found.findings],
+            state=PodState.WAITS if found.state is PodState.FITS else found.state,
+        )
+    return found
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
@@ -154,7 +169,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in ("Succeeded", "Failed")):
-        findings = list(of_bound(pod, observed))
+        found = list(of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
         reason = reading.newest_failure(
             event
@@ -162,13 +177,13 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             if event.get("type") == "Warning"
             and as_map(event.get("source")).get("component") == "kubelet"
         )
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, findings)
+        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found)
         return Diagnosis(
             pod=_name(pod),
             state=PodState.STUCK if reason else PodState.BOUND,
             answer=answer,
-            helps=list(dict.fromkeys(finding.remedy for finding in findings)),
-            findings=findings,
+            helps=list(dict.fromkeys(finding.remedy for finding in found)),
+            findings=found,
         )
     resolved = resolve(pod, observed, is_created=is_created)
     found = resolved.findings
@@ -195,7 +210,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    findings = list(resolved.findings)
+    every = list(resolved.findings)
     ours = any(
         each.get("deviceClassName") == names.DEVICE_CLASS
         for claim in resolved.claims
@@ -204,8 +219,8 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     if ours and not observed.missing:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)
-        findings += [each for each in published if each.level is not Level.OK]
-    findings += pools(observed.pool_status)
+        every += [each for each in published if each.level is not Level.OK]
+    every += pools(observed.pool_status)
     helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
@@ -226,7 +241,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         state=PodState.FITS if fits and not resolved.blocks else PodState.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
-        findings=findings,
+        findings=every,
         outcomes=outcomes,
         unchecked=list(observed.unreadable),
         release=f"1.{observed.release}",
@@ -266,15 +281,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                     remedy="install the webhook before the pod is created",
                 )
             )
-    elif requests_share:
-        found.findings.append(
-            warning(
-                "pod",
-                "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
-                expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
-                remedy=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
-            )
-        )
+    elif not resource_claims.entries(pod):
+        found.findings += _of_new_pods(findings.without_effect(pod), is_created=is_created)
     for entry in resource_claims.entries(found.pod):
         name = resource_claims.stored_name(found.pod, entry)
         if name:
@@ -297,10 +305,36 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
+    elif not resource_claims.entries(pod):
+        yield from _of_new_pods(findings.without_effect(pod))
     for name in _claim_names(pod):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+            yield from _outdated(pod, claim, observed)
+
+
+def _of_new_pods(found: Iterable[Finding], *, is_created: bool = True) -> Iterator[Finding]:
+    """Yield findings whose remedies have an effect on new pods only."""
+    again = ", then delete the pod and create it again" if is_created else ""
+    for each in found:
+        yield replace(each, remedy=f"{each.remedy}{again}")
+
+
+def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the finding about a claim that is older than the pod's annotations.
+
+    Percentages of several models are other amounts once nodes come or go.
+    """
+    for entry in resource_claims.entries(pod):
+        template = observed.templates.get(str(entry.get("resourceClaimTemplateName")))
+        is_ours = claim_admission.is_labelled(claim) and template is not None
+        if not is_ours or resource_claims.stored_name(pod, entry) != claim["metadata"]["name"]:
+            continue
+        if not pod_request.parse(review.annotations_of(pod)).has_percentages:
+            assert template is not None
+            made = resource_claims.created(pod, name_of(entry), template)
+            yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
 
 
 def _claim_names(pod: Document) -> list[str]:
@@ -398,7 +432,8 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
         )
         found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod)).whole:
-        found.findings += dropped_amounts(found.pod, claim)
+        dropped = list(dropped_amounts(found.pod, claim))
+        found.findings += dropped or _outdated(found.pod, claim, observed)
     found.findings += _unbound(claim)
     found.stored.append(claim)
 

@@ -295,8 +295,12 @@ def _selector(selector: Mapping[str, object]) -> str:
     return ",".join([*labels, *expressions])
 
 
-def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequence[Document]]:
-    """Read the pod of a file, before it is created, and the claims and templates beside it.
+def read_file(
+    file: str, *, namespace: str, name: str
+) -> tuple[Document, Document, Sequence[Document]]:
+    """Read the pod of a file before it is created, its workload, and the claims and templates.
+
+    A pod without a workload takes its place.
 
     Args:
         namespace: That of objects without one.
@@ -312,20 +316,21 @@ def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequen
         # A generated name begins with this, and stands for it here.
         found_name = {"name": metadata.get("generateName") or "", **metadata}
         placed.append({**document, "metadata": {"namespace": namespace, **found_name}})
-    pods = [pod for document in placed if (pod := pod_of(document)) is not None]
-    chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
+    pods = [(pod, owner) for owner in placed if (pod := pod_of(owner)) is not None]
+    chosen = [each for each in pods if not name or each[0]["metadata"]["name"] == name]
     if len(chosen) != 1:
-        found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
+        found = ", ".join(str(pod["metadata"]["name"]) for pod, _ in pods) or "none"
         expected = f"one of the name {name}" if name else "one; give its name as POD"
         raise InputError(f"{file}: found pods: {found}; expected {expected}")
-    for key, value in as_map(chosen[0]["metadata"].get("annotations")).items():
+    pod, owner = chosen[0]
+    for key, value in as_map(pod["metadata"].get("annotations")).items():
         # YAML reads true and 16 as something else than text.
         if not isinstance(value, str | None):
             found = json.dumps(value, default=str)
             raise InputError(f"{file}: annotation {key}: found {found}, expected it in quotes")
-    near = chosen[0]["metadata"]["namespace"]
+    near = pod["metadata"]["namespace"]
     others = [each for each in placed if each["metadata"]["namespace"] == near]
-    return chosen[0], [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
+    return pod, owner, [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
 
 
 def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:

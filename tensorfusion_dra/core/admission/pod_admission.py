@@ -284,7 +284,7 @@ def warnings(
         every: The pod's containers.
         template, scheduler: As of admitted().
     """
-    yield from _of_names(review.annotations_of(pod))
+    yield from of_names(review.annotations_of(pod))
     yield from _of_amounts(wanted)
     spec = as_map(pod.get("spec"))
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
@@ -318,16 +318,28 @@ def warnings(
             )
 
 
-def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
+def _is_like_ours(group: str) -> bool:
+    ours = names.ANNOTATION_PREFIX.removesuffix("/")
+    is_as_long = abs(len(group) - len(ours)) <= len("-.")
+    return is_as_long and difflib.SequenceMatcher(None, group, ours).ratio() >= _NEAR
+
+
+def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning of each annotation without effect that is Tensor Fusion's, or almost."""
     known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS}
     for annotation in annotations:
-        short = annotation.removeprefix(names.ANNOTATION_PREFIX)
-        if short in {annotation, *known, *OTHERS} or short.startswith(("gang-", "pool-")):
+        group, slash, short = annotation.partition("/")
+        is_ours = f"{group}{slash}" == names.ANNOTATION_PREFIX
+        if not is_ours and not (slash and _is_like_ours(group)):
+            continue
+        if is_ours and (short in {*known, *OTHERS} or short.startswith(("gang-", "pool-"))):
             continue
         if short in WITHOUT_EFFECT:
             yield f"{annotation}: has no effect in DRA mode: {WITHOUT_EFFECT[short]}"
             continue
-        close = difflib.get_close_matches(short, known, n=1)
+        # The part that an amount is of, without request or limit, is the request.
+        close = [name for name in (f"{short}-request",) if name in known]
+        close = close or difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
 

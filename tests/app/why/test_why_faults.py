@@ -17,6 +17,8 @@ from dra_simulator.rest import (
     TEMPLATES,
 )
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support import image_packages, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
@@ -40,15 +42,62 @@ def test_missing_class(cluster: Cluster, capsys: Capture) -> None:
     assert "install the driver's DeviceClass" in found["helps"][0]
 
 
+AGAIN = ", then delete the pod and create it again"
+ENABLE = f'set the annotation {names.ANNOTATION_DRA_ENABLED}: "true"{AGAIN}'
+
+
 def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_pod("a", metadata={"annotations": pod_annotations(vram_request="16Gi")})
 
     code, found = cluster.why(capsys, "a")
 
-    set_annotation = f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true"
-    assert (code, found["helps"]) == (0, [set_annotation])
-    assert "requests no GPU by a claim" in found["answer"]
-    assert "warning: pod: its annotations request a GPU, but" in cluster.text(capsys, "why", "a")
+    assert (code, found["helps"]) == (1, [ENABLE])
+    assert found["answer"] == (
+        f"default/a gets no GPU: annotations: {names.ANNOTATION_VRAM_REQUEST} requests a GPU, but "
+        "nothing enables DRA for the pod. Otherwise it fits now on node-01."
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "found", "cure"),
+    [
+        (pod_annotations(vram_limit="1Gi"), {}, "vram-limit requests a GPU, but nothing", ENABLE),
+        (
+            pod_annotations(vram="16Gi"),
+            {},
+            "tensor-fusion.ai/vram: unknown annotation; did you mean tensor-fusion.ai/vram-request",
+            f"correct tensor-fusion.ai/vram{AGAIN}",
+        ),
+        (
+            {"tensorfusion.ai/gpu-model": "A100"},
+            {},
+            "unknown annotation; did you mean tensor-fusion.ai/gpu-model?",
+            f"correct tensorfusion.ai/gpu-model{AGAIN}",
+        ),
+        (pod_annotations(vram_request="1Gi", dra_enabled="false"), {}, "", ""),
+        (pod_annotations(vram_request="1Gi"), {"tensor-fusion.ai/enabled": "true"}, "", ""),
+        (pod_annotations(workload="w"), {}, "", ""),
+        ({"example.com/vram": "1Gi"}, {}, "", ""),
+    ],
+)
+def test_running_pod_whose_annotations_have_no_effect(
+    cluster: Cluster,
+    capsys: Capture,
+    annotations: dict[str, str],
+    labels: dict[str, str],
+    *,
+    found: str,
+    cure: str,
+) -> None:
+    cluster.add_pod("a", metadata={"annotations": annotations, "labels": labels})
+    cluster.schedule()
+
+    code, answer = cluster.why(capsys, "a")
+
+    assert code == bool(found)
+    assert ("It got no GPU: annotations: " in answer["answer"]) == bool(found)
+    assert found in answer["answer"]
+    assert answer["helps"] == ([cure] if cure else [])
 
 
 SILENT = "the pod has annotations of this driver, but the webhook gave it no claim"
@@ -143,6 +192,54 @@ def test_claim_of_whole_cards_beside_annotations_with_amounts(
     assert (code, found["state"]) == (0, "fits")
     texts = [finding["found"] for finding in found["findings"]]
     assert any("requests whole cards, although" in text for text in texts) == warned
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+@pytest.mark.parametrize(
+    ("edited", "earlier"),
+    [
+        ({}, ""),
+        ({"gpu_model": "H100"}, "selector"),
+        ({"vram_request": "20Gi"}, "amounts"),
+        ({"vram_limit": "40Gi"}, "limits"),
+        ({"gpu_count": "2"}, "number of GPUs"),
+    ],
+)
+def test_claim_that_is_older_than_the_annotations_of_its_pod(
+    cluster: Cluster, capsys: Capture, edited: dict[str, str], earlier: str, *, is_scheduled: bool
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
+    model = "A100" if is_scheduled else "V100"  # which no card is
+    asked = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: model}
+    pod = cluster.add_pod("a", metadata={"annotations": asked}, resourceClaims=[entry])
+    made = resource_claims.created(pod, names.POD_CLAIM, template())
+    wanted = pod_request.alternatives(pod_request.parse(asked), (), pool="")
+    cluster.client.create(CLAIMS, claim_admission.filled(made, wanted, pool="", virtual=False))
+    status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
+    pod = cluster.client.patch(
+        PODS, pod, {"status": {"resourceClaimStatuses": status}}, subresource="status"
+    )
+    if is_scheduled:
+        cluster.schedule()
+    annotations = {"metadata": {"annotations": pod_annotations(**edited)}}
+    cluster.client.patch(PODS, cluster.client.get(PODS, "a", "default"), annotations)
+
+    code, found = cluster.why(capsys, "a")
+
+    said = f"before the pod's annotations were edited, and has the earlier {earlier}"
+    delete = "delete the pod and create it again: its claim does not change"
+    assert code == (not is_scheduled)
+    assert [said in each["found"] for each in found["findings"]] == ([True] if earlier else [])
+    assert found["helps"][:1] == (
+        [delete]
+        if earlier
+        else []
+        if is_scheduled
+        else [f"Correct {names.ANNOTATION_GPU_MODEL}: found V100, but the cards have: A100 (2)."]
+    )
+    if edited.get("gpu_model"):
+        assert not any("Correct" in text for text in found["helps"])
 
 
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:

@@ -545,6 +545,15 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "did you mean tensor-fusion.ai/gpu-model?",
         ),
         (
+            pod_annotations(vram="1Gi"),
+            "tensor-fusion.ai/vram: unknown annotation; "
+            "did you mean tensor-fusion.ai/vram-request?",
+        ),
+        (
+            {"tensorfusion.ai/qos": "high"},
+            "tensorfusion.ai/qos: unknown annotation; did you mean tensor-fusion.ai/qos?",
+        ),
+        (
             pod_annotations(something="1"),
             "tensor-fusion.ai/something: unknown annotation",
         ),

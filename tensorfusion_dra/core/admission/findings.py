@@ -1,0 +1,135 @@
+"""What is wrong with a pod, as its annotations, claim, workload and namespace show it.
+
+For `why`, of pods that exist or are in a file, and for the webhook.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import dialects, pod_admission
+from tensorfusion_dra.core.admission.dialects import Dialect, Kind
+from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
+from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
+from tensorfusion_dra.core.kubernetes import resource_claims, review
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+
+Item = Mapping[str, Any]
+
+ANNOTATIONS: Final = "annotations"
+"""Subject of the findings about annotations that give the pod no GPU."""
+_MEANT: Final = frozenset(
+    {*REQUESTING_ANNOTATIONS, names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT}
+)
+"""Annotations of a pod whose author wants a part of a GPU."""
+
+
+def without_effect(pod: Item) -> Iterator[Finding]:
+    """Yield why a pod without a claim gets no GPU, although its annotations mean one.
+
+    Nothing enables DRA for it: neither itself nor a GPUPool. Or none of its annotations is known
+    and one resembles a known one. Tensor Fusion's own webhook serves pods with its label.
+    """
+    annotations, labels = review.annotations_of(pod), as_map(as_map(pod["metadata"]).get("labels"))
+    is_off = annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
+    if is_off or labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
+        return
+    if named := [name for name in annotations if name in _MEANT]:
+        yield problem(
+            ANNOTATIONS,
+            f"{named[0]} requests a GPU, but nothing enables DRA for the pod",
+            expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
+            remedy=f'set the annotation {names.ANNOTATION_DRA_ENABLED}: "true"',
+        )
+        return
+    misspelled = [text for text in pod_admission.of_names(annotations) if "did you mean" in text]
+    if misspelled:
+        yield problem(
+            ANNOTATIONS,
+            misspelled[0],
+            expected="annotations that request a GPU",
+            remedy=f"correct {misspelled[0].partition(': ')[0]}",
+        )
+
+
+def misplaced(workload: Item) -> Iterator[Finding]:
+    """Yield the annotations of a workload itself, if the template of its pods has none of them."""
+    spec, path = as_map(workload.get("spec")), "spec.template"
+    if "jobTemplate" in spec:
+        spec, path = (
+            as_map(as_map(spec["jobTemplate"]).get("spec")),
+            "spec.jobTemplate.spec.template",
+        )
+    own, of_pods = (
+        review.annotations_of(workload),
+        review.annotations_of(as_map(spec.get("template"))),
+    )
+    named = [name for name in own if name in _MEANT]
+    if "template" in spec and named and not _MEANT & of_pods.keys():
+        metadata = workload["metadata"]
+        yield problem(
+            f"{workload.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}",
+            f"has {named[0]} among its own annotations, which its pods do not get",
+            expected=f"{path}.metadata.annotations",
+            remedy=f"move {', '.join(named)} to {path}.metadata.annotations",
+        )
+
+
+def untranslated(
+    pod: Item, unknown: Collection[str], labels: Item | None, spoken: Collection[Dialect]
+) -> Finding | None:
+    """Return the finding about a pod in the words of another system that nobody has translated.
+
+    Args:
+        unknown: The pod's resources that neither a DeviceClass nor a node has.
+        labels: Those of its namespace; None if they are not known.
+        spoken: Dialects of the webhook.
+    """
+    found: dict[Dialect, list[str]] = {}
+    for dialect, words in dialects.WORDS.items():
+        known = {each.name for each in words if each.kind is Kind.RESOURCE}
+        found[dialect] = [name for name in unknown if name in known - {names.NVIDIA_GPU}]
+    dialect = max(found, key=lambda each: len(found[each]))
+    if not found[dialect]:
+        return None
+    label = f"{names.LABEL_DIALECT}{dialect}"
+    namespace = as_map(pod["metadata"]).get("namespace")
+    steps = [] if dialect in spoken else [f"add {dialect} to webhook.dialects of the chart"]
+    if labels is None or labels.get(label) != "true":
+        steps.append(f"kubectl label namespace {namespace} {label}=true")
+    return problem(
+        f"namespace {namespace}" if steps else "pod",
+        f"{', '.join(found[dialect])} of {dialect} were not translated",
+        expected=f"the label {label}=true on the namespace, and webhook.dialects with {dialect}",
+        remedy="; ".join(steps),
+    )
+
+
+def outdated(stored: Item, current: Item) -> Iterator[Finding]:
+    """Yield the finding about a claim that was filled from other annotations than the pod has now.
+
+    Args:
+        stored: The claim.
+        current: The claim that the webhook would fill for the pod now.
+    """
+    current_values = _filled_in(current)
+    differing = [name for name, had in _filled_in(stored).items() if had != current_values[name]]
+    if differing:
+        yield warning(
+            f"ResourceClaim {stored['metadata']['name']}",
+            "was made before the pod's annotations were edited, and has the earlier "
+            f"{differing[0]}",
+            expected="what the annotations request now",
+            remedy="delete the pod and create it again: its claim does not change",
+        )
+
+
+def _filled_in(claim: Item) -> dict[str, object]:
+    """Return what the webhook fills in, by the word for it."""
+    asked, annotations = resource_claims.requests(claim), review.annotations_of(claim)
+    return {
+        "number of GPUs": len(asked),
+        "selector": [each.get("selectors") for each in asked],
+        "amounts": [each.get("capacity") for each in asked],
+        "limits": {name: annotations.get(name) for name in names.SHARE_ANNOTATIONS},
+    }
