@@ -499,6 +499,11 @@ def trial_pod(namespace: str) -> Mapping[str, Any]:
     }
 
 
+def of_dialect(dialect: str) -> str:
+    """Return the name of the webhook that translates pods of a dialect."""
+    return f"{dialect}.dialects.{_WEBHOOK_DOMAIN}"
+
+
 def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of this driver's webhooks among all configured ones."""
     every = [each for found in configurations for each in as_list(found.get("webhooks"))]

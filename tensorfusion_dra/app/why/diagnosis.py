@@ -1,5 +1,6 @@
 """The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -12,7 +13,8 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import claim_admission, findings, pod_request
+from tensorfusion_dra.core.admission import claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -192,7 +194,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
         found += missing_classes(resolved.claims, class_names)
-        found += unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += unknown_resources(resolved.pod, observed, is_created=is_created)
     return _tried(resolved, observed)
 
 
@@ -260,6 +262,9 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         is_created: False for a pod from a file, to which the webhook will still add its claim.
     """
     found = Resolved(pod=pod)
+    if not is_created:
+        found.findings += translated(found, observed)
+        pod = found.pod
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
@@ -653,22 +658,56 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
             )
 
 
+def _spoken(observed: Observed) -> set[Dialect]:
+    """Return the dialects of the webhook; all of them if its configuration is not known."""
+    called = None if observed.webhooks is None else objects.webhooks(observed.webhooks)
+    return {each for each in Dialect if called is None or objects.of_dialect(each) in called}
+
+
+def translated(found: Resolved, observed: Observed) -> Iterator[Finding]:
+    """Translate a pod that is not created yet, as the webhook does in a labelled namespace.
+
+    Yield why a word cannot be translated.
+    """
+    if not dialects.translate(found.pod, _spoken(observed)).matches:
+        return  # as most pods, which need no right to read namespaces
+    labels = observed.labels_of(found.pod) or {}
+    spoken = [e for e in _spoken(observed) if labels.get(f"{names.LABEL_DIALECT}{e}") == "true"]
+    pod = copy.deepcopy(dict(found.pod))
+    translation = dialects.translate(pod, spoken)
+    refused = [(each.path, each.text) for each in translation.matches if each.is_refused]
+    refused += [("spec", translation.error)] if translation.error else []
+    for path, text in refused:
+        yield problem(path, text, expected="", remedy=f"correct {path}")
+    if translation.annotations and not refused:
+        dialects.apply(pod, translation)
+        found.pod = pod
+
+
 def unknown_resources(
-    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+    pod: Document, observed: Observed, *, is_created: bool = True
 ) -> Iterator[Finding]:
-    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
-    offered = resource_claims.class_of_resource(classes).keys() | resource_claims.of_device_plugins(
-        nodes
-    )
-    for name in dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod)):
-        if name not in offered:
-            yield problem(
-                f"extended resource {name}",
-                "no DeviceClass has it as extendedResourceName, and no node has it",
-                expected="one of the two",
-                remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
-                "deviceClass.extendedResourceName), or correct resources.limits",
-            )
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has.
+
+    One finding names those of another system, whose words the webhook translates on demand.
+    """
+    by_class = resource_claims.class_of_resource(observed.classes)
+    offered = by_class.keys() | resource_claims.of_device_plugins(observed.nodes)
+    asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
+    unknown = [name for name in asked if name not in offered]
+    if dialect := findings.dialect_of(unknown):
+        labels, spoken = observed.labels_of(pod), _spoken(observed)
+        found = findings.untranslated(pod, dialect, labels, is_spoken=dialect in spoken)
+        yield from _of_new_pods([found], is_created=is_created)
+        return
+    for name in unknown:
+        yield problem(
+            f"extended resource {name}",
+            "no DeviceClass has it as extendedResourceName, and no node has it",
+            expected="one of the two",
+            remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+            "deviceClass.extendedResourceName), or correct resources.limits",
+        )
 
 
 def pools(status: Sequence[Document]) -> Iterator[Finding]:

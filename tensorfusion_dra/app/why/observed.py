@@ -36,6 +36,7 @@ class Observed:
         webhooks: MutatingWebhookConfigurations; None without the permission to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
+        labels_of: Reads the labels of a pod's namespace; None without the right.
         pool_status: What kube-controller-manager counts in the pools of this driver; read only
             without the permission to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
@@ -53,6 +54,7 @@ class Observed:
     pool_templates: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
+    labels_of: Callable[[Document], Document | None] = lambda _: None
     pool_status: Sequence[Document] = ()
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
@@ -94,6 +96,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
             "MutatingWebhookConfigurations",
         ),
         events_of=lambda pod: events(lists, pod),
+        labels_of=lambda pod: _labels(lists, str(pod["metadata"]["namespace"])),
         pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
@@ -115,6 +118,11 @@ def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
         return None
     uid = metadata.get("uid")
     return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
+
+
+def _labels(lists: ClusterLists, namespace: str) -> Document | None:
+    found = lists.find_readable(f"/api/v1/namespaces/{segment(namespace)}", "Namespaces")
+    return found and as_map(found["metadata"].get("labels"))
 
 
 def newest_failure(events: Iterable[Document]) -> str:

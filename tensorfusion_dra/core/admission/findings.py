@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects, pod_admission
-from tensorfusion_dra.core.admission.dialects import Dialect, Kind
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
@@ -75,33 +75,37 @@ def misplaced(workload: Item) -> Iterator[Finding]:
         )
 
 
-def untranslated(
-    pod: Item, unknown: Collection[str], labels: Item | None, spoken: Collection[Dialect]
-) -> Finding | None:
-    """Return the finding about a pod in the words of another system that nobody has translated.
+def dialect_of(unknown: Collection[str]) -> Dialect | None:
+    """Return the dialect that has most of these resources as words; None if none has one.
+
+    Every system has nvidia.com/gpu.
+    """
+    counts = {
+        dialect: sum(each.name in unknown for each in words if each.name != names.NVIDIA_GPU)
+        for dialect, words in dialects.WORDS.items()
+    }
+    most = max(counts, key=lambda dialect: counts[dialect])
+    return most if counts[most] else None
+
+
+def untranslated(pod: Item, dialect: Dialect, labels: Item | None, *, is_spoken: bool) -> Finding:
+    """Return the finding about a pod with words of another system that nobody has translated.
 
     Args:
-        unknown: The pod's resources that neither a DeviceClass nor a node has.
         labels: Those of its namespace; None if they are not known.
-        spoken: Dialects of the webhook.
+        is_spoken: True if the webhook translates this dialect.
     """
-    found: dict[Dialect, list[str]] = {}
-    for dialect, words in dialects.WORDS.items():
-        known = {each.name for each in words if each.kind is Kind.RESOURCE}
-        found[dialect] = [name for name in unknown if name in known - {names.NVIDIA_GPU}]
-    dialect = max(found, key=lambda each: len(found[each]))
-    if not found[dialect]:
-        return None
-    label = f"{names.LABEL_DIALECT}{dialect}"
-    namespace = as_map(pod["metadata"]).get("namespace")
-    steps = [] if dialect in spoken else [f"add {dialect} to webhook.dialects of the chart"]
-    if labels is None or labels.get(label) != "true":
+    label, namespace = f"{names.LABEL_DIALECT}{dialect}", as_map(pod["metadata"]).get("namespace")
+    is_labelled = labels is not None and labels.get(label) == "true"
+    steps = [] if is_spoken else [f"add {dialect} to webhook.dialects of the chart"]
+    if not is_labelled:
         steps.append(f"kubectl label namespace {namespace} {label}=true")
     return problem(
-        f"namespace {namespace}" if steps else "pod",
-        f"{', '.join(found[dialect])} of {dialect} were not translated",
-        expected=f"the label {label}=true on the namespace, and webhook.dialects with {dialect}",
-        remedy="; ".join(steps),
+        f"namespace {namespace}",
+        f"the webhook did not translate the pod's words of {dialect}"
+        + ("" if labels is None or is_labelled else f": the namespace has no label {label}=true"),
+        expected=f"the label {label}=true, and {dialect} in webhook.dialects of the chart",
+        remedy=", ".join(steps) or "check that the webhook runs (tensorfusion-dra doctor)",
     )
 
 

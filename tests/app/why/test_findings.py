@@ -1,5 +1,6 @@
 """What the verb `why` finds about a pod that waits, and about its cards."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_extended_resource_needs_a_class_or_a_device_plugin(
     classes = [{"metadata": {"name": "gpus"}, "spec": class_spec}]
     nodes = [{"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}]
 
-    found = diagnosis.unknown_resources(asking, classes, nodes)
+    cluster = replace(NOTHING, classes=classes, nodes=nodes)
+    found = diagnosis.unknown_resources(asking, cluster)
 
     assert [each.subject for each in found] == expected
 

@@ -1,5 +1,6 @@
 """The verb `why` on pods with a fault around their claims or on their node, and with few rights."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from dra_simulator.rest import (
     CLASSES,
     EVENTS,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     PODS,
     SLICES,
     TEMPLATES,
@@ -258,6 +260,76 @@ def asking_for_cards(count: str) -> Json:
     """A pod's only container, which requests whole cards as an extended resource."""
     container = objects.pod()["spec"]["containers"][0]
     return {**container, "resources": {"limits": {"tensor-fusion.ai/gpu": count}}}
+
+
+HAMI_LABEL = "tensor-fusion.ai/dialect-hami"
+
+
+def in_words_of_hami(cores: int = 1) -> Json:
+    """A pod's only container."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": cores}
+    return {**objects.pod()["spec"]["containers"][0], "resources": {"limits": limits}}
+
+
+def speak(cluster: Cluster, *dialects: str, label: str = "") -> None:
+    """Configure a webhook of these dialects, and label the pods' namespace."""
+    named = [f"{each}.dialects.dra.tensor-fusion.ai" for each in dialects]
+    webhooks = [{"name": name} for name in (*named, "pods.dra.tensor-fusion.ai")]
+    cluster.client.create(MUTATING_WEBHOOKS, {"metadata": {"name": "w"}, "webhooks": webhooks})
+    namespace = cluster.client.get(NAMESPACES, "default")
+    cluster.client.patch(NAMESPACES, namespace, {"metadata": {"labels": {HAMI_LABEL: label}}})
+
+
+@pytest.mark.parametrize(
+    ("dialects", "label", "found", "cure"),
+    [
+        (
+            ["hami"],
+            "",
+            f": the namespace has no label {HAMI_LABEL}=true",
+            f"kubectl label namespace default {HAMI_LABEL}=true",
+        ),
+        (["kai"], "true", "", "add hami to webhook.dialects of the chart"),
+        (["hami"], "true", "", "check that the webhook runs (tensorfusion-dra doctor)"),
+    ],
+)
+def test_pod_in_the_words_of_another_system(
+    cluster: Cluster,
+    capsys: Capture,
+    dialects: list[str],
+    label: str,
+    *,
+    found: str,
+    cure: str,
+) -> None:
+    speak(cluster, *dialects, label=label)
+    cluster.add_pod("a", containers=[in_words_of_hami()])
+
+    code, answer = cluster.why(capsys, "a")
+
+    assert (code, answer["helps"]) == (1, [f"{cure}{AGAIN}"])
+    assert answer["answer"].startswith(
+        "default/a cannot be scheduled: namespace default: the webhook did not translate the pod's "
+        f"words of hami{found}."
+    )
+
+
+def test_file_of_a_pod_in_the_words_of_another_system(
+    cluster: Cluster, capsys: Capture, tmp_path: Path
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    speak(cluster, "hami", label="true")
+    pod, file = objects.pod("a"), tmp_path / "pod.json"
+
+    answers = {}
+    for cores in (1, 101):
+        pod["spec"]["containers"] = [in_words_of_hami(cores)]
+        file.write_text(json.dumps(pod))
+        answers[cores] = cluster.why(capsys, "-f", str(file))
+
+    assert (answers[1][0], answers[1][1]["state"]) == (0, "fits")
+    assert answers[101][0] == 1
+    assert "found '101', expected a whole number of at most 100" in answers[101][1]["answer"]
 
 
 @pytest.mark.parametrize(
