@@ -201,6 +201,10 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         lacking = f"they have no device of DeviceClass {_classes(wanted, wanted)}"
         why = _of_nodes(reasons) if reasons else lacking
         return f"no node that it may use has a usable device: {why}{beside}"
+    needed = placement.number_of_cards(trial.waiting)
+    largest = max(tried, key=lambda each: len(each.cards))
+    if len(largest.cards) < needed:
+        return f"no node has {needed} cards: {largest.name} has most, {len(largest.cards)}{beside}"
     every = list(placement.alternatives(trial.waiting))
     passed = {name for card in cards for name, found in card.rejections.items() if found is None}
     hopeless = [each for each in every if passed.isdisjoint(each)]
@@ -235,10 +239,29 @@ def _none_of(
     found = [_nearest(rejections) for rejections in of_class if rejections]
     if not found:
         return f"no node that it may use has a device of DeviceClass {_classes(wanted, request)}"
+    beyond = _beyond(cards, [wanted[name].amounts for name in request])
     if len(found) == 1 and found[0] is not None:
         _, _, cause = numbered(1, cause_text(found[0])).partition(" ")
-        return f"the only card {cause}"
-    return f"none of {len(found)} cards fits: {_causes(found)}"
+        return f"the only card {cause}{beyond}"
+    return f"none of {len(found)} cards fits: {_causes(found)}{beyond}"
+
+
+def _beyond(cards: Sequence[TriedCard], asked: Sequence[Mapping[str, Quantity]]) -> str:
+    """Return what no card has even if it is free: a capacity, or as much of it; "" for nothing.
+
+    Args:
+        asked: The amounts of each alternative of a request.
+    """
+    offered: dict[str, Quantity] = {}
+    for card in cards:
+        for name, capacity in card.device.capacity.items():
+            offered[name] = max(capacity.value, offered.get(name, capacity.value))
+    for name in asked[0]:
+        if name not in offered:
+            return f"; the cards have {', '.join(offered)}"
+        if all(amounts.get(name, Quantity(0)) > offered[name] for amounts in asked):
+            return f"; the largest card has {name} {streams.shown(offered[name])}"
+    return ""
 
 
 def _classes(wanted: Mapping[str, Wanted], request: Iterable[str]) -> str:

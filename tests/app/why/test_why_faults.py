@@ -339,8 +339,7 @@ def test_file_of_a_pod_in_the_words_of_another_system(
         (
             "3",
             True,
-            "default/a waits: no node has its 3 cards at once: most are on node-01, where 2 of 2 "
-            "fit alone.",
+            "default/a waits: no node has 3 cards: node-01 has most, 2.",
         ),
         (
             "1",
@@ -380,7 +379,7 @@ def test_claim_that_the_scheduler_made_for_an_extended_resource(
 
     _, found = cluster.why(capsys, "a")
 
-    assert "no node has its 3 cards at once" in found["answer"]
+    assert "no node has 3 cards: node-01 has most, 2" in found["answer"]
 
 
 def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
