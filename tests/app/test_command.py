@@ -75,7 +75,6 @@ def test_version_flag_prints_name_and_version() -> None:
         (["inspect", "--simulated-gpus", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
         (["inspect", "--as-template", "--model", "A1000000"], "A1000000"),
-        (["doctor", "--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
         (["doctor", "--on", "moon"], "moon"),
         (["doctor", "--enforcer", "magic"], "enforcer: found 'magic'"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
