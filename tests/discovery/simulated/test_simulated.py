@@ -73,7 +73,7 @@ def test_profile_describes_each_card(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("card", "reason"),
     [
-        ("product: T4, fault: mig", "mig_mode: found MIG on"),
+        ("product: T4, fault: mig", "MIG mode is on"),
         ("product: T4, fault: no-memory", "memory: found NVML_ERROR_NOT_SUPPORTED"),
         ("product: T4, fault: lost", "memory_bytes: found NVML_ERROR_GPU_IS_LOST"),
         ("product: NVIDIA X1, vram: 1Gi", "tflops: found 'NVIDIA X1' in no model table"),
