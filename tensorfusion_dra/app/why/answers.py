@@ -239,7 +239,8 @@ def _none_of(
     found = [_nearest(rejections) for rejections in of_class if rejections]
     if not found:
         return f"no node that it may use has a device of DeviceClass {_classes(wanted, request)}"
-    beyond = _beyond(cards, [wanted[name].amounts for name in request])
+    of_request = [card for card in cards if not card.rejections.keys().isdisjoint(request)]
+    beyond = _beyond(of_request, [wanted[name].amounts for name in request])
     if len(found) == 1 and found[0] is not None:
         _, _, cause = numbered(1, cause_text(found[0])).partition(" ")
         return f"the only card {cause}{beyond}"

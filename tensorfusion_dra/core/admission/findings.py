@@ -28,11 +28,13 @@ def without_effect(pod: Item) -> Iterator[Finding]:
     """Yield why a pod without a claim gets no GPU, although its annotations mean one.
 
     Nothing enables DRA for it: neither itself nor a GPUPool. Or none of its annotations is known
-    and one resembles a known one. Tensor Fusion's own webhook serves pods with its label.
+    and one resembles a known one. Tensor Fusion itself serves pods with its label or scheduler.
     """
     annotations, labels = review.annotations_of(pod), as_map(as_map(pod["metadata"]).get("labels"))
     is_off = annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
-    if is_off or labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
+    scheduler = as_map(pod.get("spec")).get("schedulerName")
+    is_served = labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true"
+    if is_off or is_served or scheduler == names.TENSOR_FUSION_SCHEDULER:
         return
     if named := [name for name in annotations if name in _MEANT]:
         yield problem(
@@ -54,24 +56,19 @@ def without_effect(pod: Item) -> Iterator[Finding]:
 
 def misplaced(workload: Item) -> Iterator[Finding]:
     """Yield the annotations of a workload itself, if the template of its pods has none of them."""
-    spec, path = as_map(workload.get("spec")), "spec.template"
-    if "jobTemplate" in spec:
-        spec, path = (
-            as_map(as_map(spec["jobTemplate"]).get("spec")),
-            "spec.jobTemplate.spec.template",
-        )
-    own, of_pods = (
-        review.annotations_of(workload),
-        review.annotations_of(as_map(spec.get("template"))),
-    )
-    named = [name for name in own if name in _MEANT]
-    if "template" in spec and named and not _MEANT & of_pods.keys():
-        metadata = workload["metadata"]
+    path = ["spec", "jobTemplate"] if workload.get("kind") == "CronJob" else []
+    path += ["spec", "template", "metadata", "annotations"]
+    of_pods: object = workload
+    for field in path:
+        of_pods = as_map(of_pods).get(field)
+    named = [name for name in review.annotations_of(workload) if name in _MEANT]
+    if workload.get("kind") != "Pod" and named and not _MEANT & as_map(of_pods).keys():
+        metadata, where = workload["metadata"], ".".join(path)
         yield problem(
             f"{workload.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}",
             f"has {named[0]} among its own annotations, which its pods do not get",
-            expected=f"{path}.metadata.annotations",
-            remedy=f"move {', '.join(named)} to {path}.metadata.annotations",
+            expected=where,
+            remedy=f"move {', '.join(named)} to {where}",
         )
 
 
