@@ -82,8 +82,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Print the node's GPUs, devices, shares and CDI specs; return 1 if a part is unknown.
 
-    With --providers print these and what they give; return 1 if one failed. With --as-template
-    print the slices of another such node.
+    With --providers print these and what they give; return 1 if one is of no use. With
+    --as-template print the slices of another such node.
 
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
@@ -122,8 +122,8 @@ def run(flags: argparse.Namespace) -> int:
     sys.stdout.write(streams.formatted(form, found, lines))
     for reason in reasons:
         sys.stderr.write(f"tensorfusion-dra: {reason}\n")
-    bad = {ProviderState.FAILED.value, ProviderState.LATE.value}
-    has_failed = any(each["state"] in bad for each in found.get("providers", ()))
+    good = {ProviderState.OK.value, ProviderState.NEW.value, ProviderState.UNUSED.value}
+    has_failed = any(each["state"] not in good for each in found.get("providers", ()))
     return 1 if reasons or has_failed else 0
 
 
@@ -323,7 +323,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
                 "kind": each.registered.kind.value,
                 "name": each.registered.name,
                 "package": each.registered.package or "this driver",
-                "state": each.outcome.state.value,
+                "state": each.state.value,
                 "reason": each.registered.unused,
                 "seconds": each.outcome.seconds and round(each.outcome.seconds, 6),
                 "errors": dict(each.outcome.errors),

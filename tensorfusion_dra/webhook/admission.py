@@ -16,6 +16,7 @@ from tensorfusion_dra.core.admission import (
     at_present,
     claim_admission,
     dialects,
+    findings,
     pod_admission,
     pod_request,
     quota,
@@ -227,7 +228,8 @@ class AdmissionRules:
         try:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
-                return Verdict(warnings=(*pod_admission.not_enabled(pod, wanted, found.enabled),))
+                of_pod = findings.without_effect(pod) if found.enabled is None else ()
+                return Verdict(warnings=tuple(f"{each.found}; {each.remedy}" for each in of_pod))
             if self.quotas and not wanted.whole:
                 quotas = _of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):

@@ -16,7 +16,6 @@ from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor.permissions import Permission
 from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.core.devices.slice_documents import plain_device, slice_spec
@@ -222,56 +221,6 @@ def test_missing_permission_is_noted_once_for_what_can_do_without(tmp_path: Path
         for read in (lists.items, lists.find):
             with pytest.raises(StatusError, match="403"):
                 read(NODES)
-
-
-DRIVER_STATUS = Permission(
-    verb="associated-node:patch",
-    group="resource.k8s.io",
-    resource="resourceclaims/driver",
-    name="tensor-fusion.ai.dra-driver",
-    purpose="",
-)
-
-
-@pytest.mark.parametrize(
-    ("service_account", "kind", "identity"),
-    [
-        (None, "self", {}),
-        (
-            ("gpu", "node-plugin"),
-            "",
-            {
-                "user": "system:serviceaccount:gpu:node-plugin",
-                "groups": [
-                    "system:serviceaccounts",
-                    "system:serviceaccounts:gpu",
-                    "system:authenticated",
-                ],
-            },
-        ),
-    ],
-)
-def test_access_review_splits_the_resource_and_names_a_service_accounts_groups(
-    tmp_path: Path, service_account: tuple[str, str] | None, kind: str, identity: dict[str, Any]
-) -> None:
-    path = f"POST /apis/authorization.k8s.io/v1/{kind}subjectaccessreviews"
-    with served({path: {"status": {"allowed": False, "reason": "no binding"}}}) as canned:
-        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
-
-        answer = probe.review_access(DRIVER_STATUS, service_account=service_account)
-
-    assert (answer.allowed, answer.reason) == (False, "no binding")
-    ((_, body),) = canned.requests
-    assert body["spec"] == {
-        **identity,
-        "resourceAttributes": {
-            "verb": "associated-node:patch",
-            "group": "resource.k8s.io",
-            "resource": "resourceclaims",
-            "subresource": "driver",
-            "name": "tensor-fusion.ai.dra-driver",
-        },
-    }
 
 
 def create(api: Api, name: str, **fields: object) -> None:

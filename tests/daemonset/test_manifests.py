@@ -416,6 +416,8 @@ def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Pa
     file.write_text(yaml.safe_dump_all(hooks))
     (pod,) = of_kind(hooks, "Pod")
     (container,) = pod["spec"]["containers"]
+    # helm reads the log, and only then removes the pod of an earlier test.
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
     simulated = forks.run("simulate", "-o", "json", "--from", str(file))
     (share,) = json.loads(simulated.stdout)["pods"]
@@ -576,6 +578,20 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
 
     assert notes(cluster(f"CustomResourceDefinition/{definition}"), values, tmp_path)
     assert helm.render(values), "without a cluster nothing is known"
+
+
+TEAMS = {"claimTemplate": {"namespaces": ["team-a", "team-b", helm.NAMESPACE]}}
+"""The release's own namespace may be one that helm is about to create."""
+
+
+def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        helm.RefusedValuesError, match=r"claimTemplate.namespaces: found no namespace team-b in"
+    ):
+        notes(cluster("Namespace/team-a"), TEAMS, tmp_path)
+
+    assert notes(cluster("Namespace/team-a", "Namespace/team-b"), TEAMS, tmp_path)
+    assert helm.render(TEAMS), "without a cluster nothing is known"
 
 
 @pytest.mark.parametrize(

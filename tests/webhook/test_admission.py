@@ -333,7 +333,10 @@ def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone() -
 
         assert (verdict.changed, errors(verdict)) == (None, [])
         (warning,) = verdict.warnings
-        assert warning.startswith("tensor-fusion.ai/dra-enabled: not set, and no GPUPool enables")
+        assert warning == (
+            "tensor-fusion.ai/tflops-request requests a GPU, but nothing enables DRA for the pod; "
+            'set the annotation tensor-fusion.ai/dra-enabled: "true"'
+        )
     assert Cluster().admission.pod(review_of(theirs)) == PASSED
     # The pool decides: nothing to warn of.
     decided = Cluster(gpupool_document("b", default=True, draConfig={"enable": False}))

@@ -4,11 +4,16 @@ import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import (
+    PERCENT_OF,
+    REQUESTING_ANNOTATIONS,
+    PodRequest,
+)
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review
@@ -153,8 +158,10 @@ def errors(
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
-    metadata = as_map(pod.get("metadata"))
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)
+    if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
+        yield from _named_twice(annotations, wanted)
     for annotation in _compared(annotations):
         close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
         if close:
@@ -200,6 +207,18 @@ def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
     """Return the PriorityClass that Tensor Fusion gives to a pod which names none; "" for none."""
     is_named = as_map(pod.get("spec")).get("priorityClassName")
     return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
+
+
+def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
+    """Yield each percentage beside the amount that would take precedence over it.
+
+    A pod that was admitted has both: its percentages, and the amounts that they are.
+    """
+    limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+    for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):
+        if all(annotations.get(name, "0") != "0" for name in (amount, percent)):
+            text = f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two"
+            yield FieldError(pod_request.path_of(percent), Reason.INVALID, text)
 
 
 def admitted(
@@ -292,7 +311,7 @@ def warnings(
         every: The pod's containers.
         template, scheduler: As of admitted().
     """
-    yield from _of_names(review.annotations_of(pod))
+    yield from of_names(review.annotations_of(pod))
     yield from _of_amounts(wanted)
     spec = as_map(pod.get("spec"))
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
@@ -326,34 +345,27 @@ def warnings(
             )
 
 
-def not_enabled(pod: Mapping[str, Any], wanted: PodRequest, enabled: bool | None) -> Iterator[str]:
-    """Yield that a pod with amounts gets no GPU because nothing says that it uses DRA.
-
-    Args:
-        enabled: None if neither the pod nor its pool decides.
-    """
-    labels = as_map(as_map(pod.get("metadata")).get("labels"))
-    is_others = labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true"
-    if enabled is None and wanted.has_amounts and not is_others:
-        yield (
-            f"{names.ANNOTATION_DRA_ENABLED}: not set, and no GPUPool enables DRA, so the pod gets "
-            "no GPU; set it to true"
-        )
-
-
 def _compared(annotations: Mapping[str, str]) -> list[str]:
-    """Return unknown annotations to compare, first those with Tensor Fusion's prefix."""
+    """Return unknown annotations to compare, first those with Tensor Fusion's name."""
     found = [annotation for annotation in annotations if annotation not in KNOWN_ANNOTATIONS]
-    found.sort(key=lambda each: not each.lower().startswith(names.ANNOTATION_PREFIX))
+    found.sort(key=lambda each: "fusion" not in each.partition("/")[0].lower())
     return found[:_MOST_COMPARED]
 
 
-def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
+def _is_like_ours(group: str) -> bool:
+    ours = names.ANNOTATION_PREFIX.removesuffix("/")
+    is_as_long = abs(len(group) - len(ours)) <= len("-.")
+    return is_as_long and difflib.SequenceMatcher(None, group.lower(), ours).ratio() >= _NEAR
+
+
+def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning of each annotation without effect that is Tensor Fusion's, or almost."""
     known = [name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS]
     for annotation in _compared(annotations):
-        if not annotation.lower().startswith(names.ANNOTATION_PREFIX):
+        group, slash, short = annotation.partition("/")
+        if not (slash and _is_like_ours(group)):
             continue
-        short = annotation.lower().removeprefix(names.ANNOTATION_PREFIX)
+        short = short.lower()
         if annotation == names.ANNOTATION_PREFIX + short:
             if short in OTHERS or short.startswith("pool-"):
                 continue
@@ -361,7 +373,9 @@ def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
             if found:
                 yield f"{annotation}: has no effect in DRA mode: {found[0]}"
                 continue
-        close = difflib.get_close_matches(short, known, n=1)
+        # The part that an amount is of, without request or limit, is the request.
+        close = [name for name in (f"{short}-request",) if name in known]
+        close = close or difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
@@ -381,4 +395,5 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes; did you mean {wanted.vram}Gi?"
+        found, number = f"{wanted.vram} bytes", str(wanted.vram).rstrip(ascii_letters)
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {number}Gi?"

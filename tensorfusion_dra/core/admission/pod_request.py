@@ -71,6 +71,12 @@ _IMPLYING_AMOUNTS: Final = (
     names.ANNOTATION_ISOLATION,
 )
 """Annotations that determine how much of a GPU the pod gets; a malformed one is error enough."""
+PERCENT_OF: Final = {
+    names.ANNOTATION_TFLOPS_REQUEST: names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    names.ANNOTATION_TFLOPS_LIMIT: names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_VRAM_REQUEST: names.ANNOTATION_VRAM_PERCENT_REQUEST,
+}
+"""The annotation with which a pod names a percentage in place of an amount."""
 _PATH: Final = "metadata.annotations"
 _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
@@ -247,6 +253,14 @@ def path_of(annotation: str) -> str:
     return f"{_PATH}[{annotation}]"
 
 
+def _hint(annotation: str, text: str) -> str:
+    """Return the annotation to which a percentage belongs; "" for another text."""
+    instead = PERCENT_OF.get(annotation, annotation)
+    if not text.endswith("%") or instead not in PERCENT_OF.values():
+        return ""
+    return f" (did you mean {instead}: {text[:80].removesuffix('%').strip()}?)"
+
+
 def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
     """Parse a pod's annotations into its request, with all their errors.
 
@@ -262,7 +276,8 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
             try:
                 found[field] = read(pod_annotations[annotation])
             except (ValueError, DriverError) as error:
-                errors.append(FieldError(path_of(annotation), Reason.INVALID, str(error)))
+                text = f"{error}{_hint(annotation, pod_annotations[annotation])}"
+                errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
     malformed = {error.path for error in errors}
     if path_of(names.ANNOTATION_DRA_ENABLED) in malformed:
         found["enabled"] = True  # so that its error is reported

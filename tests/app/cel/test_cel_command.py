@@ -107,6 +107,17 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
         ),
         (["true //" + "x" * 10_240], 1, ["length 10247 of at most 10240 bytes"]),
         (
+            [f'{A}.modle == "A100"'],
+            3,
+            ["types ok", f"names {names.DRIVER} has no attributes modle, unless", "it has model, "],
+        ),
+        (
+            [f'"vrams" in device.capacity["{names.DRIVER}"]'],
+            3,
+            [f"names {names.DRIVER} has no capacity vrams, unless", "it has tflops, vram, "],
+        ),
+        (['device.attributes["example.com"].rack == 1'], 0, ["types ok"]),
+        (
             [f'{A}.model.find("A") == "A"'],
             3,
             ["types not checked: Kubernetes has find, the local CEL library does not"],
@@ -131,19 +142,6 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == {
         "checks": [{"check": "syntax", "ok": False, "text": "1:4: found the end, expected a value"}]
     }
-
-
-@pytest.mark.process
-def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> None:
-    code, out, err = child("check", "device.nosuch == 'x'", without_cel=True)
-
-    assert (code, err) == (3, "")
-    assert "not checked without a CEL library; install the extra 'cel'" in out
-
-
-@pytest.mark.process
-def test_translate_needs_no_cel_library() -> None:
-    assert child("translate", A100, without_cel=True) == (0, f'{A}.model == "A100"\n', "")
 
 
 Json = dict[str, Any]
@@ -203,14 +201,6 @@ def written(folder: Path, *documents: Any) -> str:
 @pytest.fixture
 def slices(tmp_path: Path) -> str:
     return written(tmp_path, {"apiVersion": "v1", "kind": "List", "items": two_nodes()})
-
-
-@pytest.mark.process
-def test_explain_needs_the_extra_cel(slices: str) -> None:
-    code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
-
-    assert (code, out) == (2, "")
-    assert "cel explain needs the extra 'cel'" in err
 
 
 def test_explain_shows_each_part_with_the_values_found(

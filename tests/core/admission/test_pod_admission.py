@@ -280,6 +280,42 @@ def test_pod_with_thousands_of_unknown_annotations_has_only_some_compared(
     assert len(compared) == 200
 
 
+@pytest.mark.parametrize(
+    ("annotations", "percent"),
+    [
+        ({"tflops_request": "78", "compute_percent_request": "25"}, "compute-percent-request"),
+        ({"tflops_request": "78", "compute_percent_request": "memory"}, "compute-percent-request"),
+        ({"tflops_limit": "78", "compute_percent_request": "25"}, "compute-percent-request"),
+        ({"vram_request": "16Gi", "vram_percent_request": "25"}, "vram-percent-request"),
+        (
+            {"vram_request": "1Gi", "tflops_limit": "78", "compute_percent_limit": "25"},
+            "compute-percent-limit",
+        ),
+        ({"tflops_request": "0", "compute_percent_request": "25"}, ""),
+        ({"vram_limit": "16Gi", "vram_percent_request": "25"}, ""),
+        (
+            {"dedicated_gpu": "true", "tflops_request": "78", "compute_percent_request": "25"},
+            "",
+        ),
+    ],
+)
+def test_percentage_beside_the_amount_that_would_replace_it_is_refused(
+    annotations: dict[str, str], percent: str
+) -> None:
+    found = pod_document(pod_annotations(**annotations))
+    admitted_before = pod_document(
+        pod_annotations(**annotations), resourceClaims=[{"name": names.POD_CLAIM}]
+    )
+
+    errors = refused(found)
+
+    assert [error.partition("]: ")[0] for error in errors] == (
+        [f"metadata.annotations[tensor-fusion.ai/{percent}"] if percent else []
+    )
+    assert all(error.endswith("expected one of the two") for error in errors)
+    assert refused(admitted_before) == []
+
+
 def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
     others = {*names.SHARE_ANNOTATIONS, *pod_request.REQUESTING_ANNOTATIONS}
     others |= {
@@ -518,6 +554,10 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
         ),
         (
+            pod_annotations(vram_request="16m"),
+            "tensor-fusion.ai/vram-request: 16m bytes; did you mean 16Gi?",
+        ),
+        (
             pod_annotations(vram_request="0"),
             "tensor-fusion.ai/vram-request: not set, so the pod takes all memory of its GPUs",
         ),
@@ -537,6 +577,15 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             pod_annotations(gpu_modle="A100"),
             "tensor-fusion.ai/gpu-modle: unknown annotation; "
             "did you mean tensor-fusion.ai/gpu-model?",
+        ),
+        (
+            pod_annotations(vram="1Gi"),
+            "tensor-fusion.ai/vram: unknown annotation; "
+            "did you mean tensor-fusion.ai/vram-request?",
+        ),
+        (
+            {"tensorfusion.ai/qos": "high"},
+            "tensorfusion.ai/qos: unknown annotation; did you mean tensor-fusion.ai/qos?",
         ),
         (
             pod_annotations(something="1"),
