@@ -396,7 +396,8 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
             each.sendall(LARGE + b"x" * 400_000)
 
         assert status_of(server, files, b"x" * 600_000) == 200
-        assert slow[0].recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):  # as some of what it sent is not read
+            assert slow[0].recv(1) == b""
         assert sum([*server.held.values()]) <= 2**20
 
 
