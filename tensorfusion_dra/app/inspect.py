@@ -44,7 +44,6 @@ from tensorfusion_dra.driver.providers import (
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.registered import AUTO
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -107,10 +106,10 @@ def run(flags: argparse.Namespace) -> int:
                 read = _template
             found, reasons = read(settings, discovery)
     if flags.as_template and flags.model:  # a model alone does not say everything of its node
-        if settings.enforcer == AUTO:
+        if settings.is_choice:
             reasons.append(
-                f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
-                f"shows {settings.candidates[0]}"
+                f"enforcer: found {settings.enforcer}, expected the name of the nodes' enforcer; "
+                f"the template shows {settings.candidates[0]}"
             )
         if settings.oversubscription and settings.oversubscription.expands_memory:
             reasons.append(

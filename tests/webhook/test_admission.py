@@ -15,6 +15,7 @@ from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
+from tests.support.hostile_selectors import LISTS
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -293,7 +294,8 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
         ),
         ("dra-cel-expression", "device.driver", "must evaluate to bool or the unknown type"),
         ("dra-cel-expression", "true //" + "x" * 10_240, "1:1: found 10247 bytes"),
-        ("dra-cel-expression", "[" * 10_000, "1:61: found nesting more than 60 levels deep"),
+        ("dra-cel-expression", "[" * 100, "1:61: found nesting more than 60 levels deep"),
+        ("dra-cel-filter", LISTS, "1:198: found more than 20000 steps to evaluate"),
         ("compute-percent-request", "25", "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected"),
     ],
 )

@@ -485,8 +485,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     plugin = folder / "tensor-fusion-index-0.sock"
     address: dict[str, Any] = {
         "simulated_gpus": "",
-        "hypervisor_ip": "127.0.0.1",
-        "hypervisor_port": 1,
+        "hypervisor_address": "127.0.0.1:1",
     }
     here = context(folder, hypervisor_sockets=str(plugin.parent), **address)
 
@@ -507,7 +506,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
 
 def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
     put_limiter(folder)
-    address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+    address: dict[str, Any] = {"hypervisor_address": "127.0.0.1:1"}
 
     (without,) = gpus.alive(context(folder, simulated_gpus="", **address))
     (bridge,) = gpus.alive(
@@ -522,13 +521,14 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
     (_, unset) = gpus.alive(context(folder, simulated_gpus=""))
 
     assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
-    for others in (
+    told: tuple[dict[str, Any], ...] = (
         {},
-        {"simulated_gpus": "", "hypervisor_ip": "127.0.0.1", "hypervisor_port": 1},
+        {"simulated_gpus": "", "hypervisor_address": "127.0.0.1:1"},
         {"simulated_gpus": "", "enforcer": "mps"},
-    ):
+    )
+    for others in told:
         assert not any(
-            "hypervisor-ip" in each.subject for each in gpus.alive(context(folder, **others))
+            "hypervisor-address" in each.subject for each in gpus.alive(context(folder, **others))
         )
 
 
