@@ -246,7 +246,7 @@ class ReviewServer:
         most = self.bounds.connections
         while len(self.connections) >= most and not self._stopping.is_set():
             idle = [each for each in self.connections if not each.is_worked_on]
-            strange, known = ([c for c in idle if c.is_known is each] for each in (False, True))
+            strange, known = ([c for c in idle if c.is_known is has] for has in (False, True))
             if found := strange if len(strange) > most / 2 else known or strange:
                 min(found, key=lambda each: each.since).cut()
             else:

@@ -396,7 +396,8 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
             each.sendall(LARGE + b"x" * 400_000)
 
         assert status_of(server, files, b"x" * 600_000) == 200
-        assert slow[0].recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):  # as some of what it sent is not read
+            assert slow[0].recv(1) == b""
         assert sum([*server.held.values()]) <= 2**20
 
 
@@ -424,10 +425,10 @@ def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files
 def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
     received, go_on = Event(), Event()
 
-    def respond(request: Request) -> Response:
+    def respond(_: Request) -> Response:
         received.set()
         go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
+        return Response(body=b"")
 
     with (
         serving(respond, files, Bounds(held_bytes=2 * 2**20)) as server,
