@@ -618,21 +618,44 @@ def test_annotations_that_would_do_nothing_are_warned_of(new: Any, expected: str
 
 
 @pytest.mark.process
+def test_an_edit_of_a_pod_whose_claim_is_made_is_warned_of() -> None:
+    def of(annotations: dict[str, str], *claims: str) -> Any:
+        made = {"kind": "Pod", **pod(annotations)}
+        made["spec"] = {**made["spec"], "resourceClaims": [{"name": each} for each in claims]}
+        return made
+
+    def said(old: Any, new: Any) -> str:
+        return denial("tensorfusion-dra-names", old, new, variant="webhook")
+
+    edited = {**AMOUNT, names.ANNOTATION_GPU_MODEL: "A100"}
+    assert said(of(AMOUNT, "a"), of(edited, "a")).startswith(
+        "tensor-fusion.ai/gpu-model: has no effect, because the pod's claim is made already"
+    )
+    assert said(of(edited, "a"), of(AMOUNT, "a")).startswith("tensor-fusion.ai/gpu-model: has no")
+    assert said(of(AMOUNT, "a"), of({**AMOUNT, "app": "x", names.MARK_INDEX: "1"}, "a")) == ""
+    assert said(of(AMOUNT), of(edited)) == ""
+
+
+@pytest.mark.process
 def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> None:
     documents = helm.render(VARIANTS["webhook"])
     spec = one(documents, "ValidatingAdmissionPolicy", "tensorfusion-dra-names")["spec"]
     binding = one(documents, "ValidatingAdmissionPolicyBinding", "tensorfusion-dra-names")["spec"]
     texts = {each["name"]: each["expression"] for each in spec["variables"]}
     named = {name: set(re.findall(r'"([a-z-]+)"', text)) for name, text in texts.items()}
-    every = {*KNOWN_ANNOTATIONS, *OTHERS, *WITHOUT_EFFECT}
+    short = {each.removeprefix(names.ANNOTATION_PREFIX) for each in KNOWN_ANNOTATIONS}
+    every = {*short, *OTHERS, *WITHOUT_EFFECT, "gang-min-members", "autoscale", "pool-a"}
+    of_pods = {f"{names.ANNOTATION_PREFIX}{each}": "x" for each in every}
 
     assert (binding["validationActions"], spec["failurePolicy"]) == (["Warn"], "Ignore")
     assert named["asking"] == {
         each.removeprefix(names.ANNOTATION_PREFIX) for each in REQUESTING_ANNOTATIONS
     }
-    assert named["asking"] | named["known"] == {
-        each.removeprefix(names.ANNOTATION_PREFIX) for each in every
-    }
+    assert (
+        denial("tensorfusion-dra-names", None, workload("Job", {}, of_pods), variant="webhook")
+        == ""
+    )
+    assert named["known"] <= every | {"gpu-indices"}
 
 
 @pytest.mark.process
