@@ -1,7 +1,7 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -269,7 +269,7 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
 
 
 def alternatives(
-    wanted: PodRequest, slices: Iterable[Mapping[str, Any]], *, pool: str
+    wanted: PodRequest, slices: Sequence[Mapping[str, Any]], *, pool: str
 ) -> tuple[PodRequest, ...]:
     """Return a request for each model of the pod, in its order, with amounts for percentages.
 
@@ -295,13 +295,14 @@ def alternatives(
     if wanted.percent_limit and len(wanted.models) > 1:
         several = ", ".join(wanted.models)
         raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
-    cards = sorted(_cards(slices, pool="" if wanted.expression else pool))
+    where = "" if wanted.expression else pool
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
+        cards = sorted(_cards(slices, pool=where))
         models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
-        own = [card for card in cards if not model or card[2] == device.shortened(model)]
+        own = sorted(_cards(slices, pool=where, model=device.shortened(model)))
         choice = replace(wanted, models=(model,) if model else ())
         found += [_in_amounts(choice, own)] if own else []
     if not found:
@@ -355,12 +356,15 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
     return next(iter(found))
 
 
-def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[Card]:
-    """Yield the published devices of a GPUPool; "" for any pool."""
+def _cards(slices: Sequence[Mapping[str, Any]], *, pool: str, model: str = "") -> Iterator[Card]:
+    """Yield the published devices of a GPUPool and a model, short or full; "" for any."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
             attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
             if pool and _text(attributes, names.ATTR_POOL_NAME) != device.shortened(pool):
+                continue
+            short = _text(attributes, names.ATTR_MODEL)
+            if model and model not in (short, _text(attributes, names.ATTR_PRODUCT_NAME)):
                 continue
             try:
                 vram, tflops = (
@@ -369,7 +373,7 @@ def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[Card]:
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            yield vram, tflops, _text(attributes, names.ATTR_MODEL)
+            yield vram, tflops, short
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:

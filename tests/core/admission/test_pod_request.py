@@ -248,6 +248,11 @@ HALF = {"compute_percent_request": "50"}
             [("T4", "13", None), ("A100", "62400m", None)],
         ),
         (
+            [slice_of_models(A100, T4)],
+            {"gpu_model": "NVIDIA T4", "compute_percent_request": "20"},
+            [("NVIDIA T4", "13", None)],
+        ),
+        (
             [slice_of_models(A100)],
             {"gpu_model": "H100,A100", "compute_percent_request": "50"},
             [("A100", "156", None)],
