@@ -51,20 +51,29 @@ WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
-    "gpu-indices": "name a GPU by its uuid in dra-cel-expression",
     "partition-id": "cards are not partitioned",
     "container-gpu-count": "every container gets all GPUs of its pod",
+    "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
+    "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
+    **dict.fromkeys(
+        (
+            *("autoscale", "autoscale-target", "auto-resources", "auto-replicas"),
+            "auto-scale-target-resource",
+        ),
+        "amounts stay as they are requested",
+    ),
 }
+_GANG: Final = "the scheduler places pods one by one, a queue such as Kueue starts them together"
 OTHERS: Final = frozenset(
     {
         *("is-local-gpu", "sidecar-worker", "embedded-worker", "dedicated-worker"),
         *("workload", "workload-mode", "worker-pod-template", "worker-name", "selected-workload"),
-        *("enabled-replicas", "pending-owned-workload", "hourly-pricing", "eviction-protection"),
-        *("autoscale", "autoscale-target", "auto-resources", "auto-replicas"),
-        *("auto-scale-target-resource", "gpu-ids", "container-gpus", "index", "cluster"),
+        *("pending-owned-workload", "hourly-pricing"),
+        *("gpu-ids", "gpu-indices", "container-gpus", "index", "cluster"),
     }
 )
-"""Annotations that Tensor Fusion's own components write and read; they need no warning."""
+"""Annotations that need no warning: Tensor Fusion's own components write and read them, or errors()
+names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,20 +147,28 @@ def errors(
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
-    An annotation that is an amount but for one or two letters is an error: a warning goes to the
-    controller that creates the pod, and the pod would get all of what it left out. So is a limit
-    below its request, since no node would prepare such a claim.
+    An annotation that is an amount but for one or two letters, or their case, is an error: a
+    warning goes to the controller that creates the pod, and the pod would get all of what it left
+    out. So is a limit below its request, since no node would prepare such a claim; and
+    `gpu-indices`, which also says how many GPUs the pod gets.
 
     Args:
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
     metadata = as_map(pod.get("metadata"))
-    for annotation in as_map(metadata.get("annotations")):
-        close = difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR)
+    annotations = as_map(metadata.get("annotations"))
+    for annotation in annotations:
+        close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
         if close and annotation not in _AMOUNTS:
             text = f"found an unknown annotation; did you mean {close[0]}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+    if indices := annotations.get(names.MARK_GPU_INDICES):
+        text = (
+            f"found {str(indices)[:80]!r}, expected none: DRA has no index of a GPU; select by "
+            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}"
+        )
+        yield FieldError(pod_request.path_of(names.MARK_GPU_INDICES), Reason.FORBIDDEN, text)
     if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -302,12 +319,15 @@ def warnings(
 def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS}
     for annotation in annotations:
-        short = annotation.removeprefix(names.ANNOTATION_PREFIX)
-        if short in {annotation, *known, *OTHERS} or short.startswith(("gang-", "pool-")):
+        if not annotation.lower().startswith(names.ANNOTATION_PREFIX):
             continue
-        if short in WITHOUT_EFFECT:
-            yield f"{annotation}: has no effect in DRA mode: {WITHOUT_EFFECT[short]}"
-            continue
+        short = annotation.lower().removeprefix(names.ANNOTATION_PREFIX)
+        if annotation == names.ANNOTATION_PREFIX + short:
+            if short in {*known, *OTHERS} or short.startswith("pool-"):
+                continue
+            if text := _GANG if short.startswith("gang-") else WITHOUT_EFFECT.get(short, ""):
+                yield f"{annotation}: has no effect in DRA mode: {text}"
+                continue
         close = difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"

@@ -242,6 +242,8 @@ def test_admitted_pod_has_what_its_share_needs_and_keeps_the_rest(
         ("tensor-fusion.ai/vram-limits", "tensor-fusion.ai/vram-limit"),
         ("tensor-fusion.ai/gpu-cuont", "tensor-fusion.ai/gpu-count"),
         ("tensor-fusion.ai/compute-percents-limit", "tensor-fusion.ai/compute-percent-limit"),
+        ("tensor-fusion.ai/VRAM-Request", "tensor-fusion.ai/vram-request"),
+        ("Tensor-Fusion.ai/GPU-Count", "tensor-fusion.ai/gpu-count"),
         ("tensor-fusion.ai/memory-request", ""),
         ("tensor-fusion.ai/gpu-modle", ""),
         ("tensor-fusion.ai/vram", ""),
@@ -321,6 +323,15 @@ ISOLATION = "metadata.annotations[tensor-fusion.ai/isolation]"
             container_document("side"),
             [f"{ISOLATION}: found hard, expected an enforcer that brings one"],
         ),
+        (
+            pod_annotations(gpu_indices="0,1"),
+            container_document("side"),
+            [
+                "metadata.annotations[tensor-fusion.ai/gpu-indices]: found '0,1', expected none: "
+                "DRA has no index of a GPU; select by uuid in tensor-fusion.ai/dra-cel-filter, "
+            ],
+        ),
+        (pod_annotations(gpu_indices=""), container_document("side"), []),
         (
             pod_annotations(tflops_limit="50", vram_limit="8Gi"),
             container_document("side"),
@@ -513,9 +524,31 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
             "its amounts are not read; set them as annotations",
         ),
+        *(
+            (
+                pod_annotations(**{name: "2"}),
+                f"tensor-fusion.ai/{name.replace('_', '-')}: has no effect in DRA mode: {text}",
+            )
+            for name, text in {
+                "enabled_replicas": "every pod with these annotations gets GPUs from this driver",
+                "gang_min_members": "the scheduler places pods one by one, a queue such as Kueue "
+                "starts them together",
+                "autoscale": "amounts stay as they are requested",
+                "autoscale_target": "amounts stay as they are requested",
+            }.items()
+        ),
+        (
+            {"Tensor-Fusion.ai/GPU-Model": "A100"},
+            "Tensor-Fusion.ai/GPU-Model: unknown annotation; "
+            "did you mean tensor-fusion.ai/gpu-model?",
+        ),
+        (
+            {"tensor-fusion.ai/Autoscale": "true"},
+            "tensor-fusion.ai/Autoscale: unknown annotation",
+        ),
         (pod_annotations(gpu_count="1"), None),
         # Of other components.
-        (pod_annotations(is_local_gpu="true", gang_min="2"), None),
+        (pod_annotations(is_local_gpu="true", pool_a="true"), None),
         ({"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}, None),
     ],
 )
