@@ -36,6 +36,7 @@ from tensorfusion_dra.runtime.loops import LogThrottle
 log = structlog.get_logger()
 
 _WAIT_SECONDS: Final = 10.0
+_PRIORITIES: Final = f"/apis/{names.SCHEDULING_GROUP}/v1"
 _PERMISSION_STATUS: Final = "patch on resourceclaims/status"
 _PERMISSION_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
@@ -184,6 +185,17 @@ class Pods:
         except InputError as error:
             raise RetryableError(f"pod {pod}: {error}") from error
         return found if metadata(found).get("uid") == pod.uid else None
+
+
+class PriorityClasses:
+    """Reader of PriorityClasses; implements webhook.admission.PriorityReader."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        path = resource_path("priorityclasses", name=name, root=_PRIORITIES)
+        return self._api.find(path, wait_seconds=wait_seconds) is not None
 
 
 class WorkerPods:

@@ -30,6 +30,13 @@ LABEL_DIALECT: Final = "tensor-fusion.ai/dialect-"
 LABEL_TENSOR_FUSION_ENABLED: Final = "tensor-fusion.ai/enabled"
 """On pods that Tensor Fusion's own webhook changes, with the value true."""
 TENSOR_FUSION_SCHEDULER: Final = "tensor-fusion-scheduler"
+SCHEDULING_GROUP: Final = "scheduling.k8s.io"
+QOS_PRIORITY_CLASSES: Final = {
+    "high": "tensor-fusion-high",
+    "critical": "tensor-fusion-critical",
+}
+"""PriorityClasses of Tensor Fusion's chart, by the level of service whose pods get them
+(internal/webhook/v1/pod_webhook.go)."""
 TENSOR_FUSION_INDEX: Final = "tensor-fusion.ai/index_"
 """Prefix of the extended resources of Tensor Fusion's hypervisor (pkg/constants/constants.go)."""
 TENSOR_FUSION_WORKER: Final = "tensor-fusion.ai/component=worker"

@@ -77,6 +77,18 @@ class ClaimReader(Protocol):
         ...
 
 
+class PriorityReader(Protocol):
+    """PriorityClasses at the API server."""
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        """Return True if there is a PriorityClass of this name.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPool:
     """A GPUPool's settings for its pods.
@@ -178,6 +190,7 @@ class AdmissionRules:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
+        priorities: None leaves the priority of pods as it is.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
@@ -189,6 +202,7 @@ class AdmissionRules:
     slices: SliceReader
     scheduler: str
     virtual: bool
+    priorities: PriorityReader | None = None
     enforces_hard: bool = False
     names_containers: bool = False
 
@@ -223,6 +237,11 @@ class AdmissionRules:
             if errors:
                 return Verdict(errors=errors)
             choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+            priority = pod_admission.priority_class(pod, wanted)
+            if priority and not (
+                self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
+            ):
+                priority = ""
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
@@ -241,6 +260,7 @@ class AdmissionRules:
             pool=found.name,
             template=found.template,
             scheduler=self.scheduler,
+            priority=priority,
             names_containers=self.names_containers,
         )
         warnings = pod_admission.warnings(

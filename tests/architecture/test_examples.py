@@ -437,6 +437,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         ("resource.k8s.io", "resourceslices"): {"list"},
         ("resource.k8s.io", "resourceclaims"): {"list"},
         (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},
+        (names.SCHEDULING_GROUP, "priorityclasses"): {"get"},
     }
 
 

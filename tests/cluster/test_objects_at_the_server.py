@@ -11,7 +11,7 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods
+from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods, PriorityClasses
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
@@ -167,6 +167,20 @@ def test_node_readiness_follows_its_ready_condition(
     api.call("POST", "/api/v1/nodes", body={**node, "status": {"conditions": conditions}})
 
     assert Nodes(api, node_name="node-01").is_ready() is ready
+
+
+PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def test_priority_class_exists_or_not(tmp_path: Path) -> None:
+    answers = {f"{PRIORITY}/high": {"value": 1}, f"{PRIORITY}/hidden": (403, "no")}
+    with canned_api.served(answers) as server:
+        classes = PriorityClasses(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert classes.exists("high", wait_seconds=5)
+        assert not classes.exists("low", wait_seconds=5)
+        with pytest.raises(RetryableError, match="403"):
+            classes.exists("hidden", wait_seconds=5)
 
 
 NODES = "/api/v1/nodes"

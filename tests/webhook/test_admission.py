@@ -10,7 +10,14 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import AdmissionRules
-from tests.support.admission import Json, ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
+from tests.support.admission import (
+    Json,
+    ObjectsInMemory,
+    PodsInMemory,
+    PrioritiesInMemory,
+    SlicesInMemory,
+    review_of,
+)
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import slice_of_models
@@ -39,11 +46,13 @@ class Cluster:
             self.pools.error = self.templates.error = InputError("no such resource")
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
+        self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
             pods=self.pods,
             slices=self.slices,
+            priorities=self.priorities,
             scheduler="default-scheduler",
             virtual=virtual,
             enforces_hard=enforces_hard,
@@ -256,6 +265,33 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
+FILLED: Any = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
+OWN: Any = {"priorityClassName": "own", "priority": 5, "preemptionPolicy": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("qos", "filled", "expected"),
+    [
+        ("high", FILLED, {"priorityClassName": "tensor-fusion-high"}),
+        ("high", {}, {"priorityClassName": "tensor-fusion-high"}),
+        ("high", OWN, OWN),
+        ("critical", FILLED, FILLED),  # no such class
+        ("medium", FILLED, FILLED),
+    ],
+)
+def test_pod_of_high_qos_that_names_no_priority_class_gets_tensor_fusions(
+    qos: str, filled: Json, expected: Json
+) -> None:
+    asks = pod_annotations(dra_enabled="true", qos=qos, **AMOUNTS)
+
+    verdict = Cluster().admission.pod(review_of(pod_document(asks, **filled)))
+
+    assert verdict.changed is not None
+    spec = verdict.changed["spec"]
+    fields = ("priorityClassName", "priority", "preemptionPolicy")
+    assert {name: spec[name] for name in fields if name in spec} == expected
+
+
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
     cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
@@ -267,14 +303,19 @@ def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
 
 @pytest.mark.parametrize(
     ("source", "unavailable"),
-    [("pools", [True, True]), ("slices", [True, True]), ("pods", [False, True])],
+    [
+        ("pools", [True, True]),
+        ("slices", [True, True]),
+        ("pods", [False, True]),
+        ("priorities", [True, False]),
+    ],
 )
 def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
     source: str, unavailable: list[bool]
 ) -> None:
     cluster = Cluster(slices=[slice_of_models(A100)])
     getattr(cluster, source).error = RetryableError("no answer")
-    asks = {"dra_enabled": "true", "compute_percent_request": "25"}
+    asks = {"dra_enabled": "true", "compute_percent_request": "25", "qos": "high"}
 
     verdicts = [cluster.pod(**asks), cluster.claim(**asks)]
 

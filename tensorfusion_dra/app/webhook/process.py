@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, Pods
+from tensorfusion_dra.cluster.objects import Claims, Pods, PriorityClasses
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
@@ -87,6 +87,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         templates=templates,
         pods=Pods(api),
         slices=PublishedSlices(api),
+        priorities=PriorityClasses(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity,
         enforces_hard=facts.enforces_hard,

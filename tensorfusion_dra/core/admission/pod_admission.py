@@ -199,6 +199,12 @@ def errors(
             yield from container.errors(wanted)
 
 
+def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
+    """Return the PriorityClass that Tensor Fusion gives to a pod which names none; "" for none."""
+    is_named = as_map(pod.get("spec")).get("priorityClassName")
+    return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
+
+
 def admitted(
     pod: Mapping[str, Any],
     wanted: PodRequest,
@@ -207,6 +213,7 @@ def admitted(
     pool: str,
     template: str,
     scheduler: str,
+    priority: str = "",
     names_containers: bool = False,
 ) -> Json:
     """Return the pod with its claim, which its containers use, and canonical annotations.
@@ -219,6 +226,7 @@ def admitted(
         pool: GPUPool of the pod; "" for none.
         template: Name of the ResourceClaimTemplate, in the pod's namespace.
         scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        priority: PriorityClass of the pod; "" keeps the pod's own.
         names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
     result = copy.deepcopy(dict(pod))
@@ -238,6 +246,11 @@ def admitted(
     spec = _made(result, "spec")
     if scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         spec["schedulerName"] = scheduler
+    if priority:
+        spec["priorityClassName"] = priority
+        # What Kubernetes has filled in for no class; it refuses a pod whose class differs from it.
+        for filled in ("priority", "preemptionPolicy"):
+            spec.pop(filled, None)
     claim = {"name": names.POD_CLAIM}
     _add_named(spec, "resourceClaims", {**claim, "resourceClaimTemplateName": template})
     found = resource_claims.containers_with_paths(result)

@@ -183,10 +183,21 @@ def of_webhook() -> tuple[Permission, ...]:
     claims = Permission(
         verb="list", group=names.RESOURCE_GROUP, resource="resourceclaims", purpose=quota
     )
+    priorities = (
+        Permission(
+            verb="get",
+            group=names.SCHEDULING_GROUP,
+            resource="priorityclasses",
+            name=name,
+            purpose="pods of this qos get Tensor Fusion's PriorityClass where it exists",
+        )
+        for name in names.QOS_PRIORITY_CLASSES.values()
+    )
     return (
         pods,
         slices,
         claims,
+        *priorities,
         *_followed(names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS, quota),
         *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
         *_followed(names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES, purpose),
