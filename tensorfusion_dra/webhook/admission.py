@@ -190,6 +190,7 @@ class AdmissionRules:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
+        quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
         priorities: None leaves the priority of pods as it is.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
@@ -202,6 +203,7 @@ class AdmissionRules:
     slices: SliceReader
     scheduler: str
     virtual: bool
+    quotas: Objects | None = None
     priorities: PriorityReader | None = None
     enforces_hard: bool = False
     names_containers: bool = False
@@ -216,6 +218,10 @@ class AdmissionRules:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
                 return PASSED
+            if self.quotas and not wanted.whole:
+                quotas = _of_namespace(_items(self.quotas), asked.namespace)
+                if added := quota.defaults(quotas, annotations):
+                    wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
             errors = [*wanted.errors]
@@ -396,6 +402,10 @@ def _items(objects: Objects) -> Sequence[Item]:
         return ()
 
 
+def _of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
+    return [each for each in objects if each["metadata"]["namespace"] == namespace]
+
+
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
 
@@ -430,9 +440,7 @@ class QuotaAdmission:
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
-            quotas = [
-                each for each in self._quotas.items() if each["metadata"]["namespace"] == namespace
-            ]
+            quotas = _of_namespace(self._quotas.items(), namespace)
             if not quotas or not quota.shares(claim):
                 return PASSED
             wait_seconds = asked.wait_seconds

@@ -20,6 +20,7 @@ from tests.support.admission import (
 )
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
@@ -46,12 +47,14 @@ class Cluster:
             self.pools.error = self.templates.error = InputError("no such resource")
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
+        self.quotas = ObjectsInMemory()
         self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
             pods=self.pods,
             slices=self.slices,
+            quotas=self.quotas,
             priorities=self.priorities,
             scheduler="default-scheduler",
             virtual=virtual,
@@ -265,6 +268,33 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "asks", "amounts"),
+    [
+        ("team-a", {}, {"tflops": "10", "vram": "2Gi"}),
+        ("team-a", {"vram_request": "4Gi"}, {"tflops": "10", "vram": "4Gi"}),
+        ("team-a", {"dedicated_gpu": "true"}, None),
+        ("team-b", {"vram_request": "4Gi"}, {"vram": "4Gi"}),
+    ],
+)
+def test_amounts_that_a_pod_does_not_name_come_from_its_namespaces_quota(
+    namespace: str, asks: dict[str, str], amounts: Json | None
+) -> None:
+    cluster = Cluster()
+    single = {"defaultRequests": {"tflops": "10", "vram": "2Gi"}}
+    cluster.quotas.listed = [quota_document(single=single)]
+    document = pod_document(pod_annotations(dra_enabled="true", **asks))
+    document["metadata"]["namespace"] = namespace
+
+    verdict = cluster.admission.pod(review_of(document))
+    filled = cluster.claim_of(verdict).changed
+
+    assert filled is not None
+    exactly = filled["spec"]["devices"]["requests"][0]["exactly"]
+    assert exactly.get("capacity", {}).get("requests") == amounts
+    assert not any("amounts are ignored" in text for text in verdict.warnings)
+
+
 FILLED: Any = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
 OWN: Any = {"priorityClassName": "own", "priority": 5, "preemptionPolicy": "Never"}
 
@@ -308,6 +338,7 @@ def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
         ("slices", [True, True]),
         ("pods", [False, True]),
         ("priorities", [True, False]),
+        ("quotas", [True, False]),
     ],
 )
 def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(

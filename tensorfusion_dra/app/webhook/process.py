@@ -87,6 +87,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         templates=templates,
         pods=Pods(api),
         slices=PublishedSlices(api),
+        quotas=quotas,
         priorities=PriorityClasses(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity,
