@@ -101,12 +101,9 @@ ATTR_NODE_VIRTUAL_VRAM: Final = "node_virtual_vram"
 
 # Attributes beyond the guide, also on every device.
 ATTR_PRODUCT_NAME: Final = "product_name"
-ATTR_BRAND: Final = "brand"
 ATTR_ARCHITECTURE: Final = "architecture"
 ATTR_COMPUTE_CAPABILITY: Final = "cuda_compute_capability"
 ATTR_DRIVER_VERSION: Final = "driver_version"
-ATTR_CUDA_DRIVER_VERSION: Final = "cuda_driver_version"
-ATTR_TFLOPS_SOURCE: Final = "tflops_source"
 ATTR_ENFORCER: Final = "enforcer"
 ATTR_ENFORCES_COMPUTE: Final = "enforcesCompute"
 ATTR_ENFORCES_MEMORY: Final = "enforcesMemory"
