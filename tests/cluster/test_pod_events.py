@@ -74,18 +74,17 @@ def test_a_namespace_that_is_gone_ends_nothing(setup: Setup) -> None:
 
 
 def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() -> None:
-    now, readings = 0.0, 0
+    clock = [0.0]
 
     def read() -> int:
-        nonlocal readings
-        readings += 1
         lately.stop()
-        return readings
+        return 1
 
-    lately = Lately(read, clock=lambda: now)
+    lately = Lately(read, clock=lambda: clock[0])
     assert lately.seen() is None
     lately.run()
     for now, expected in ((10.0, 1), (30.0, 1), (30.1, None)):
+        clock[0] = now
         assert lately.seen() == expected
 
 
