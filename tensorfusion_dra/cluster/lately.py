@@ -34,8 +34,12 @@ class Lately(Generic[T]):
         self._found: tuple[float, T | None] = (-math.inf, None)
 
     def seen(self) -> T | None:
-        """Return what was read in the last half minute; None if nothing was."""
-        if self._clock() - self._found[0] > _FRESH_SECONDS:
+        """Return what was read in the last half minute; None if nothing was.
+
+        Something empty is read again, because it is soon more while a cluster starts.
+        """
+        read_at, found = self._found
+        if not found or self._clock() - read_at > _FRESH_SECONDS:
             self._done.clear()
             self._wakeup.wake()
             self._done.wait(_PATIENCE_SECONDS)

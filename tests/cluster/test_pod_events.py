@@ -88,6 +88,20 @@ def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() 
         assert lately.seen() == expected
 
 
+def test_nothing_at_all_is_read_again() -> None:
+    nodes: list[str] = []
+    lately = Lately(lambda: [*nodes])
+    thread = Thread(target=lately.run)
+    thread.start()
+    assert eventually(lambda: lately.seen() == [])
+
+    nodes.append("one")
+
+    assert eventually(lambda: lately.seen() == ["one"])
+    lately.stop()
+    thread.join()
+
+
 def test_who_asks_after_a_pause_gets_what_is_there_now() -> None:
     now, there = 0.0, "one node"
     lately = Lately(lambda: there, clock=lambda: now)
