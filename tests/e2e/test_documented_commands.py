@@ -134,7 +134,7 @@ def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[R
     for name in ("daemonset", "docs", "hack", "tensorfusion_dra"):
         (folder / name).symlink_to(ROOT / name)
     helm = os.environ.get("HELM") or shutil.which("helm")
-    assert helm, "helm: found none on PATH and no variable HELM (hack/helm has Go build it)"
+    assert helm, "helm: found none on PATH and no variable HELM (hack/tool has Go build it)"
     (programs / "helm").symlink_to(Path(helm).resolve())
     # What `pip install .` provides.
     command = programs / "tensorfusion-dra"
