@@ -85,7 +85,7 @@ $(VENV)/bin/python:
 	@$(PIP) install --no-compile --require-hashes -r hack/requirements/pip.txt
 
 # --no-compile: most modules of these packages are never imported; the others are compiled when they are.
-$(VENV)/%.stamp: hack/requirements/%.txt | $(VENV)/bin/python
+$(VENV)/%.stamp: hack/requirements/%.txt $(wildcard hack/requirements/*.txt) | $(VENV)/bin/python
 	@echo "installing $< into $(VENV)" >&2
 	@$(PIP) install --no-compile --require-hashes -r $<
 	@touch $@
