@@ -17,7 +17,7 @@ PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 # Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev check test style types quick suite test-faults e2e bench image manifests protos lock clean
+.PHONY: demo dev check test style types quick suite test-faults e2e bench image release manifests protos lock clean
 
 demo: $(VENV)/demo.stamp  ## Run a whole node on this machine, without GPU or cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -65,6 +65,10 @@ image:  ## Build the image without a registry or a daemon (needs root, buildah, 
 	@hack/image --check
 	@$(MAKE) --no-print-directory $(VENV)/demo.stamp
 	hack/image $(ARGS)
+
+release: export PROJECT ?= hack/project.toml
+release: $(VENV)/release.stamp  ## Build all artifacts of a release into dist/release; PROJECT=hack/project.example.toml rehearses it.
+	hack/release
 
 manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after a change in daemonset/chart.
 	@$(PY) hack/manifests
