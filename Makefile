@@ -64,11 +64,12 @@ bench: $(VENV)/demo.stamp  ## Measure start time, memory, latencies and API writ
 image:  ## Build the image without a registry or a daemon (needs root, buildah, debootstrap) as dist/image.tar.
 	@hack/image --check
 	@$(MAKE) --no-print-directory $(VENV)/demo.stamp
-	hack/image $(ARGS)
+	PYTHON=$(PY) hack/image $(ARGS)
 
 release: export PROJECT ?= hack/project.toml
-release: $(VENV)/release.stamp  ## Build all artifacts of a release into dist/release; PROJECT=hack/project.example.toml rehearses it.
-	hack/release
+release: $(VENV)/release.stamp  ## Build and check all artifacts of a release in dist/release; PROJECT=hack/project.example.toml rehearses it.
+	PYTHON=$(CURDIR)/$(PY) hack/release
+	hack/release-check
 
 manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after a change in daemonset/chart.
 	@$(PY) hack/manifests
