@@ -8,22 +8,23 @@ ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 python3-venv
 WORKDIR /src
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all: PIP_REQUIRE_VIRTUALENV=0
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all: PIP_REQUIRE_VIRTUALENV=0
 RUN python3 -m venv /build \
     && python3 -m venv --without-pip /opt/tensorfusion-dra
 COPY hack/requirements/ hack/requirements/
 # The secret is a pip.conf for machines that cannot reach the public index (hack/image); without it pip uses its defaults.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes --requirement hack/requirements/build.txt \
-    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --require-hashes --requirement hack/requirements/run.txt
+    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --no-compile --require-hashes --requirement hack/requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY tensorfusion_dra/ tensorfusion_dra/
 # run.txt leaves out the package kubernetes, which only reads kubeconfigs. The extensions of CEL that selectors do not use
 # take 18 MiB, and the sources of its build 16. Modules are compiled here, because the root file system is read-only at run
 # time, and with unchecked hashes, because no file changes there. This saves a second and 25 MiB at each start. With a fixed
-# seed, each build writes the same bytes.
+# seed, each build writes the same bytes. Debian's own modules are compiled again below, because a build that sets all files'
+# times (hack/image) makes the others look stale.
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . \
-    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --no-index --no-deps /build/wheels/*.whl \
+    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --no-compile --no-index --no-deps /build/wheels/*.whl \
     && cd /opt/tensorfusion-dra/lib/python3*/site-packages/cel_expr_python/ext \
     && rm -r ext_encoders.* ext_math.* ext_proto.* ../../bazel-project \
     && PYTHONHASHSEED=0 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/tensorfusion-dra/lib
@@ -32,6 +33,7 @@ FROM ${BASE}
 ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 \
+    && PYTHONHASHSEED=0 python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3* \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/cache/ldconfig/* /var/log/* /usr/share/doc/* /usr/share/man/*
 COPY --from=build /opt/tensorfusion-dra /opt/tensorfusion-dra
 ENV PATH=/opt/tensorfusion-dra/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
