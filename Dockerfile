@@ -1,9 +1,9 @@
 # One image for all verbs: the DaemonSet runs node-plugin, the Deployment runs webhook. Any Debian 13 base works; NVIDIA's
 # libraries need glibc.
 # Debian's official image; dependabot proposes each new digest, with Debian's security updates.
-ARG BASE=debian:trixie-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f
+FROM debian:trixie-slim@sha256:a29215f6a35e51e22adffa17f89e9d2ef06214e64a2bad10d765c46aea49f11f AS base
 
-FROM ${BASE} AS build
+FROM base AS build
 ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 python3-venv
@@ -29,7 +29,7 @@ RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/wheel
     && rm -r ext_encoders.* ext_math.* ext_proto.* ../../bazel-project \
     && PYTHONHASHSEED=0 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/tensorfusion-dra/lib
 
-FROM ${BASE}
+FROM base
 ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 \
@@ -40,8 +40,8 @@ ENV PATH=/opt/tensorfusion-dra/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
     PYTHONDONTWRITEBYTECODE=1
 ARG VERSION=0.1.0
 ARG REVISION=unknown
-# The base and the repository, which hack/release knows.
-ARG BASE
+# The base, and the address of the repository, which hack/image and hack/release know.
+ARG BASE=
 ARG BASE_DIGEST=
 ARG URL=
 LABEL org.opencontainers.image.title="tensorfusion-dra" \

@@ -77,8 +77,8 @@ manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after 
 protos: $(VENV)/dev.stamp  ## Regenerate the gRPC messages after a change in proto/.
 	PYTHON=$(PY) hack/generate-protos
 
-lock: $(VENV)/dev.stamp  ## Pin the packages again after a change in pyproject.toml.
-	hack/lock
+lock: $(VENV)/release.stamp  ## Pin the packages again after a change in pyproject.toml; ARGS=--upgrade takes new versions.
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" hack/lock $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
