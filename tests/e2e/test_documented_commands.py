@@ -20,7 +20,7 @@ import yaml
 
 from tensorfusion_dra.core import names
 from tests.e2e.cluster import Cluster, Json
-from tests.e2e.drivers import LABEL_NAME, LABEL_NODE_PLUGIN
+from tests.e2e.drivers import LABEL_NODE_PLUGIN
 from tests.support import documented_commands, markdown
 from tests.support.documented_commands import WAYS, Block
 from tests.support.markdown import ROOT
@@ -112,16 +112,6 @@ def _merged(before: Any, added: Any) -> Any:
             for key, value in added.items()
         },
     }
-
-
-@pytest.fixture
-def bare_cluster(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
-    """A cluster without the driver; on another one the test is skipped, unless it was asked for."""
-    if cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
-        why = "the cluster has the driver already: the commands of the pages install it"
-        assert "documents" not in pytestconfig.getoption("markexpr"), why
-        pytest.skip(why)
-    return cluster
 
 
 @pytest.fixture
