@@ -69,7 +69,7 @@ image:  ## Build the image without a registry or a daemon (needs root, buildah, 
 release: export PROJECT ?= hack/project.toml
 release: $(VENV)/release.stamp  ## Build and check all artifacts of a release in dist/release; PROJECT=hack/project.example.toml rehearses it.
 	PYTHON=$(CURDIR)/$(PY) hack/release
-	hack/release-check
+	$(if $(ONLY),,hack/release-check)
 
 manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after a change in daemonset/chart.
 	@$(PY) hack/manifests

@@ -381,6 +381,24 @@ def test_release_is_refused_before_anything_is_built(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(("only", "is_checked"), [("", True), ("image", False)])
+def test_make_release_checks_what_it_built_unless_that_is_an_image_alone(
+    only: str, is_checked: bool
+) -> None:
+    ended = subprocess.run(
+        ["make", "--dry-run", "release", f"ONLY={only}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+
+    assert "hack/release\n" in ended.stdout
+    assert ("hack/release-check" in ended.stdout) == is_checked
+
+
+@pytest.mark.process
 def test_push_prints_the_digest_and_pushes_every_architecture(checkout: Path) -> None:
     images = checkout.parent / "images"
     for architecture in ("amd64", "arm64"):
