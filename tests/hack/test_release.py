@@ -182,7 +182,11 @@ def test_checksums_cover_every_file_and_krew_has_one_archive_for_each_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
-    run = {"documentNamespace": "of-this-run", "creationInfo": {"created": "now", "creators": []}}
+    run = {
+        "documentNamespace": "of-this-run",
+        "creationInfo": {"created": "now", "creators": []},
+        "relationships": [{"of": "b"}, {"of": "a"}],
+    }
     (tmp_path / "image.spdx.json").write_text(json.dumps(run))
     platforms = [("darwin", "arm64"), ("linux", "amd64")]
     for system, architecture in platforms:
@@ -203,6 +207,7 @@ def test_checksums_cover_every_file_and_krew_has_one_archive_for_each_platform(
     assert json.loads((tmp_path / "image.spdx.json").read_text()) == {
         "documentNamespace": f"{URL}/spdx/image-{VERSION}",
         "creationInfo": {"created": "2026-01-01T00:00:00Z", "creators": []},
+        "relationships": [{"of": "a"}, {"of": "b"}],
     }
     assert yaml.safe_load((tmp_path / "artifacthub-repo.yml").read_text())["owners"]
 
@@ -221,7 +226,7 @@ esac
 """,
     "syft": """\
 for each; do case $each in spdx-json=*) file=${each#spdx-json=} ;; esac; done
-echo '{"creationInfo": {}}' >"$file"
+echo '{"creationInfo": {}, "relationships": []}' >"$file"
 """,
     "helm": """\
 case $1 in
