@@ -135,8 +135,8 @@ class HealthSource(Protocol):
         """Return what is wrong with the card now; empty if nothing is.
 
         A problem makes the card unhealthy, with a taint of its reason. The card is healthy again
-        after some readings and some time without any problem (settings health-good-readings and
-        health-quiet-seconds), as after problems that the NVIDIA driver reports.
+        after some readings and some time without any problem (setting health-quiet-seconds), as
+        after problems that the NVIDIA driver reports.
         """
         ...
 

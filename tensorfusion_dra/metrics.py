@@ -72,14 +72,16 @@ NODE_PLUGIN: Final = (
 WEBHOOK: Final = (
     ("get", "groups"),
     ("list", "resourceslices"),
+    ("list", "resourceclaimtemplates"),
     ("get", "pods"),
+    ("create", "events"),
     *((verb, "gpupools") for verb in ("list", "watch")),
     *((verb, "schedulingconfigtemplates") for verb in ("list", "watch")),
 )
 """Requests of the webhook."""
 _CODES: Final = ("401", "403", "404", "409", "429", "500", "503", NO_ANSWER)
 """Codes of every kind of request that exist from the start, besides that of success."""
-_PROCESS: Final = ProcessCollector(namespace=NAMESPACE, registry=None)
+_PROCESS: Final = ProcessCollector(registry=None)
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
 _HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in ProblemKind))
@@ -90,10 +92,11 @@ _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
     ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),
     ("free", "that is left of the capacity", lambda card: card.free),
 )
-_SHARE: Final = ("namespace", "pod", "claim", "request", "uuid", "share_id")
+_SHARE: Final = ("namespace", "claim", "request", "uuid", "share_id")
+_OF_PODS: Final = ("namespace", "claim", "uuid", "pod")
 _PERCENT: Final = 100
-_ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")
-"""Every status with which runtime.http_server and webhook.reviews refuse a request."""
+_ERRORS: Final = ("400", "404", "405", "413", "415", "500", "503")
+"""Every status with which webhook.server and webhook.reviews refuse a request."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter
 
@@ -489,10 +492,14 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
     # same claim before and after it was created again, or shares for admin access without an ID.
     shown: dict[LabelValues, ShareView] = {}
     for share in shares[:most]:
-        ref, pods = share.claim.ref, ",".join(pod.name for pod in share.claim.pods)
-        card = (share.share.request, share.share.gpu_uuid, share.share.share_id or "")
-        labels = tuple(map(label, (ref.namespace, pods, ref.name, *card)))
-        shown.setdefault(labels, share)
+        ref, of_card = share.claim.ref, share.share
+        key = (ref.namespace, ref.name, of_card.request, of_card.gpu_uuid, of_card.share_id or "")
+        shown.setdefault(tuple(map(label, key)), share)
+    pods = {
+        (namespace, claim, uuid, label(pod.name if pod else ""))
+        for (namespace, claim, _, uuid, _), share in shown.items()
+        for pod in share.claim.pods or (None,)
+    }
     by_state = [_state(share) for share in shares]
     limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
     used = [(labels, share.used) for labels, share in shown.items() if share.used]
@@ -514,6 +521,7 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
                 for key, share in shown.items()
             ),
         ),
+        info("share_pod", "A pod of the claim of a share.", _OF_PODS, sorted(pods)[:most]),
         gauge(
             "share_requested_tflops",
             "Compute that the share counts against its card's capacity, in TFLOPS.",

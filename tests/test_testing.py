@@ -155,8 +155,7 @@ def tensor_fusion_limits(edits: Edits) -> Sequence[Limit]:
 
 ROOT = {
     "tensor_fusion_root": "/nowhere",
-    "hypervisor_ip": "",
-    "hypervisor_port": "8001",
+    "hypervisor_address": "",
     "hypervisor_sockets": "",
     "kubelet_root": "/nowhere",
 }
@@ -176,7 +175,7 @@ ROOT = {
         (
             "mps",
             mps_limits,
-            testing.enforcer_settings("mps", mps_pipes="/nowhere", mps_shm="/nowhere"),
+            testing.enforcer_settings("mps", mps_root="/nowhere"),
         ),
         # Its folders are the hypervisor's, which are beside those of other enforcers.
         (

@@ -45,7 +45,7 @@ _MAX_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.01
 _SETTLE_SECONDS: Final = 2.0
 _NO_PERIODIC_WORK: Final = (
-    *("--poll-seconds", "86400", "--recover-seconds", "86400"),
+    *("--poll-seconds", "86400"),
     *("--observe-use", "false"),
 )
 

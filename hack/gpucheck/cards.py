@@ -56,12 +56,12 @@ class Cards:
 
     def measure(self, deadline: Deadline, facts: Json) -> str:
         """Find the kernel to measure with, and its rate without a limit."""
-        facts["rounds"] = self._work.rounds(deadline)
+        facts |= self._work.kernel(deadline)
         base = self._work.unlimited(deadline)
         facts["rates"] = [base.row("no limit", base)]
         return (
             f"{base.rate:.1f} kernels/s without a limit ({base.low:.1f} to {base.high:.1f}), "
-            f"{facts['rounds']} rounds each"
+            f"{facts['blocks']} blocks of {facts['rounds']} rounds each"
         )
 
     def _inspect(self, flags: Sequence[str], deadline: Deadline) -> str:

@@ -140,7 +140,7 @@ class Checks:
 
     def cost(self, deadline: Deadline, facts: Json) -> str:
         """Compare a process without the enforcer with one that may use the whole card."""
-        rounds = self._work.rounds(deadline)
+        kernel = self._work.kernel(deadline)
         rates: dict[str, list[Measured]] = {"no limit": [], "limit 100 %": []}
         with self._limited(100) as place, ExitStack() as stack:
             processes = {
@@ -149,7 +149,7 @@ class Checks:
             }
             for _ in range(_PASSES):
                 for name, process in processes.items():
-                    rates[name] += self._work.together([process], rounds)
+                    rates[name] += self._work.together([process], kernel)
             latencies = {
                 name: process.ask("latency", launches=_LAUNCHES)["microseconds"]
                 for name, process in processes.items()

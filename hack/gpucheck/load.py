@@ -128,7 +128,6 @@ class Program:
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call("cuCtxSetCurrent", context)
-        self._blocks = self._attribute(_MULTIPROCESSORS) * _BLOCKS_OF_MULTIPROCESSOR
         self._function = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module(), _NAME)
 
@@ -151,34 +150,39 @@ class Program:
         }
 
     def calibrate(self, *, milliseconds: float) -> dict[str, Any]:
-        """Return the rounds of a kernel that takes about this long on the whole card."""
-        self._timed(1)  # the first launch is slower
+        """Return blocks and rounds of a kernel that takes about this long on the whole card.
+
+        Only a process without a limit is asked: under MPS a card has as many multiprocessors as the
+        limit leaves.
+        """
+        blocks = self._attribute(_MULTIPROCESSORS) * _BLOCKS_OF_MULTIPROCESSOR
+        self._timed(1, blocks)  # the first launch is slower
         rounds = 16
-        while (seconds := self._timed(rounds)) < milliseconds / 1000 and rounds < _MAX_ROUNDS:
+        while (found := self._timed(rounds, blocks)) < milliseconds / 1000 and rounds < _MAX_ROUNDS:
             rounds *= 2
-        exact = max(1, round(rounds * milliseconds / 1000 / seconds))
-        return {"rounds": exact, "milliseconds": round(self._timed(exact) * 1000, 3)}
+        return {"blocks": blocks, "rounds": max(1, round(rounds * milliseconds / 1000 / found))}
 
     def rate(
-        self, *, rounds: int, warm_seconds: float, seconds: float, windows: int
+        self, *, blocks: int, rounds: int, warm_seconds: float, seconds: float, windows: int
     ) -> dict[str, Any]:
         """Keep the card busy; return the kernels that ended per second, in each window.
 
         Args:
-            rounds: Of each kernel.
+            blocks: Of each kernel.
+            rounds: Of each block.
             warm_seconds: Time before the first window.
             seconds: Time of all windows.
             windows: Number of windows.
         """
         ends = deque(_Event(self._call) for _ in range(_AHEAD))
         for end in ends:
-            self._launch(rounds)
+            self._launch(rounds, blocks)
             end.record()
-        self._run_until(time.monotonic() + warm_seconds, rounds, ends)
+        self._run_until(time.monotonic() + warm_seconds, (rounds, blocks), ends)
         counts, times = [], [time.monotonic()]
         for _ in range(windows):
             # From the end of the one before, so that none is short after a delay.
-            done, now = self._run_until(times[-1] + seconds / windows, rounds, ends)
+            done, now = self._run_until(times[-1] + seconds / windows, (rounds, blocks), ends)
             counts.append(done)
             times.append(now)
         self._call("cuCtxSynchronize")
@@ -192,7 +196,7 @@ class Program:
         found = []
         for _ in range(launches):
             start = time.perf_counter()
-            self._launch(1, blocks=1)
+            self._launch(1, 1)
             found.append((time.perf_counter() - start) * 1e6)
             self._call("cuCtxSynchronize")
         return {"microseconds": [round(each, 2) for each in sorted(found)]}
@@ -221,8 +225,13 @@ class Program:
         granted = len(pieces) * bytes_of_each
         return {"granted_bytes": granted, "refusal": refusal, "free": free, "total": total}
 
-    def _run_until(self, moment: float, rounds: int, ends: "deque[_Event]") -> tuple[int, float]:
+    def _run_until(
+        self, moment: float, kernel: tuple[int, int], ends: "deque[_Event]"
+    ) -> tuple[int, float]:
         """Wait for kernels and launch others in their place.
+
+        Args:
+            kernel: Its rounds and blocks.
 
         Returns:
             The number of kernels that ended, and the time of the last one's end.
@@ -231,22 +240,22 @@ class Program:
         while True:
             ends[0].wait()
             done, now = done + 1, time.monotonic()
-            self._launch(rounds)
+            self._launch(*kernel)
             ends[0].record()
             ends.rotate(-1)
             if now >= moment:
                 return done, now
 
-    def _timed(self, rounds: int) -> float:
+    def _timed(self, rounds: int, blocks: int) -> float:
         start = time.monotonic()
-        self._launch(rounds)
+        self._launch(rounds, blocks)
         self._call("cuCtxSynchronize")
         return time.monotonic() - start
 
-    def _launch(self, rounds: int, *, blocks: int | None = None) -> None:
+    def _launch(self, rounds: int, blocks: int) -> None:
         values = (ctypes.c_uint64(0), ctypes.c_uint32(rounds))
         parameters = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-        grid = (blocks or self._blocks, 1, 1, _THREADS, 1, 1)
+        grid = (blocks, 1, 1, _THREADS, 1, 1)
         self._call("cuLaunchKernel", self._function, *grid, 0, None, parameters, None)
 
     def _module(self) -> ctypes.c_void_p:

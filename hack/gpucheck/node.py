@@ -58,11 +58,12 @@ class Node(BareNode):
             shm: What containers get as /dev/shm under MPS.
         """
         super().__init__(folder, gpus="")
-        self.pipes: Final = folder / "pipes"
+        self.pipes: Final = folder / "mps" / "pipe"
         self.card: Json = {}
         self._machine: Final = machine
         for each in (self.pipes, folder / "tensor-fusion", folder / "vgpu"):
-            each.mkdir()
+            each.mkdir(parents=True)
+        (folder / "mps" / "shm").symlink_to(shm)
         if machine.hami_core is not None:
             (folder / "vgpu" / "libvgpu.so.1").symlink_to(machine.hami_core.resolve())
         # The limiter itself is not loaded: nothing is checked without its hypervisor.
@@ -71,7 +72,7 @@ class Node(BareNode):
             *("--enforcer", enforcer, "--driver-root", str(machine.driver_root)),
             *("--driver-root-on-host", str(machine.driver_root)),
             *("--dev-dir", str(machine.dev or "/dev")),
-            *("--mps-pipes", str(self.pipes), "--mps-shm", str(shm)),
+            *("--mps-root", str(self.pipes.parent)),
         ]
 
     def plugin_command(self, pod_uid: str = "") -> list[str]:

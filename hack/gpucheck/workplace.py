@@ -69,7 +69,7 @@ class Workplace:
         self.seconds: Final = seconds
         self.warm_seconds: Final = seconds / 2
         self.tolerance_percent: Final = tolerance_percent
-        self._rounds: int | None = None
+        self._kernel: Mapping[str, int] = {}
 
     def bare(self) -> Environment:
         """Return the environment of a process without limits."""
@@ -85,16 +85,16 @@ class Workplace:
         with node.prepared(percent=percent, vram_bytes=vram_bytes) as prepared:
             yield tenant.of_edits(prepared.edits, self.machine, self.folder / "libraries")
 
-    def rounds(self, deadline: Deadline) -> int:
-        """Return the rounds of the kernel that everything is measured with.
+    def kernel(self, deadline: Deadline) -> Mapping[str, int]:
+        """Return blocks and rounds of the kernel that everything is measured with.
 
         Raises:
             CheckError: The card cannot be used without a limit.
         """
-        if self._rounds is None:
+        if not self._kernel:
             with Tenant("process without a limit", self.bare(), deadline) as free:
-                self._rounds = int(free.ask("calibrate", milliseconds=_KERNEL_MS)["rounds"])
-        return self._rounds
+                self._kernel = free.ask("calibrate", milliseconds=_KERNEL_MS)
+        return self._kernel
 
     def unlimited(self, deadline: Deadline) -> Measured:
         """Measure a process without a limit.
@@ -110,17 +110,17 @@ class Workplace:
         Raises:
             CheckError: One of them cannot use the card.
         """
-        rounds = self.rounds(deadline)
+        kernel = self.kernel(deadline)
         tenants: list[Tenant] = []
         try:
             for name, place in places.items():
                 tenants.append(Tenant(name, place, deadline))
-            return self.together(tenants, rounds)
+            return self.together(tenants, kernel)
         finally:
             for each in tenants:
                 each.close()
 
-    def together(self, tenants: Sequence[Tenant], rounds: int) -> Sequence[Measured]:
+    def together(self, tenants: Sequence[Tenant], kernel: Mapping[str, int]) -> Sequence[Measured]:
         """Measure tenants that run already.
 
         Raises:
@@ -129,7 +129,7 @@ class Workplace:
         for each in tenants:
             each.start(
                 "rate",
-                rounds=rounds,
+                **kernel,
                 warm_seconds=self.warm_seconds,
                 seconds=self.seconds,
                 windows=WINDOWS,

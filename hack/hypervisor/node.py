@@ -49,7 +49,7 @@ class Check:
                 *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
                 *("--node-name", self.node, "--kubeconfig", os.environ["KUBECONFIG"]),
                 *("--simulated-gpus", str(profile), "--hypervisor-sockets", SOCKETS),
-                *("--hypervisor-ip", addresses["InternalIP"]),
+                *("--hypervisor-address", f"{addresses['InternalIP']}:8001"),
             ],
         }
         self._running: dict[str, subprocess.Popen[bytes]] = {}

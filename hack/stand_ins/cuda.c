@@ -183,6 +183,12 @@ EXPORT Result cuDeviceTotalMem_v2(size_t *bytes, int device)
     return check(device);
 }
 
+/* Under MPS, as many as the limit leaves: seen on an H200 with driver 580.159.04. */
+static int multiprocessors_of(int device)
+{
+    return card_of(device)->multiprocessors * (int)mps_percent / 100;
+}
+
 EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     Result result = check(device);
@@ -190,7 +196,7 @@ EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)
     if (result != SUCCESS)
         return result;
     switch (attribute) {
-    case 16: *value = card_of(device)->multiprocessors; break;
+    case 16: *value = multiprocessors_of(device); break;
     case 39: *value = 2048; break;                           /* threads of a multiprocessor */
     case 75: *value = 8; break;                              /* compute capability, major */
     default: *value = 0;

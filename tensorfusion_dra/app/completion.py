@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tensorfusion_dra.core.errors import InputError
+import shtab
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -14,16 +14,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Print the script, made of the table of verbs and their flags.
-
-    Raises:
-        InputError: The extra 'completion' is missing.
-    """
-    try:
-        import shtab  # noqa: PLC0415 - the extra 'completion'
-    except ImportError as error:
-        raise InputError(f"completion needs the extra 'completion': {error}") from error
-
+    """Print the script, made of the table of verbs and their flags."""
     parser: argparse.ArgumentParser = flags.whole_parser()
     for action in _actions(parser):
         if action.metavar == "FILE":

@@ -44,7 +44,6 @@ from tensorfusion_dra.driver.providers import (
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.registered import AUTO
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -83,8 +82,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Print the node's GPUs, devices, shares and CDI specs; return 1 if a part is unknown.
 
-    With --providers print these and what they give; return 1 if one failed. With --as-template
-    print the slices of another such node.
+    With --providers print these and what they give; return 1 if one is of no use. With
+    --as-template print the slices of another such node.
 
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
@@ -107,10 +106,10 @@ def run(flags: argparse.Namespace) -> int:
                 read = _template
             found, reasons = read(settings, discovery)
     if flags.as_template and flags.model:  # a model alone does not say everything of its node
-        if settings.enforcer == AUTO:
+        if settings.is_choice:
             reasons.append(
-                f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
-                f"shows {settings.candidates[0]}"
+                f"enforcer: found {settings.enforcer}, expected the name of the nodes' enforcer; "
+                f"the template shows {settings.candidates[0]}"
             )
         if settings.oversubscription and settings.oversubscription.expands_memory:
             reasons.append(
@@ -123,8 +122,8 @@ def run(flags: argparse.Namespace) -> int:
     sys.stdout.write(streams.formatted(form, found, lines))
     for reason in reasons:
         sys.stderr.write(f"tensorfusion-dra: {reason}\n")
-    bad = {ProviderState.FAILED.value, ProviderState.LATE.value}
-    has_failed = any(each["state"] in bad for each in found.get("providers", ()))
+    good = {ProviderState.OK.value, ProviderState.NEW.value, ProviderState.UNUSED.value}
+    has_failed = any(each["state"] not in good for each in found.get("providers", ()))
     return 1 if reasons or has_failed else 0
 
 
@@ -324,7 +323,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
                 "kind": each.registered.kind.value,
                 "name": each.registered.name,
                 "package": each.registered.package or "this driver",
-                "state": each.outcome.state.value,
+                "state": each.state.value,
                 "reason": each.registered.unused,
                 "seconds": each.outcome.seconds and round(each.outcome.seconds, 6),
                 "errors": dict(each.outcome.errors),

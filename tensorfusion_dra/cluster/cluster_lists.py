@@ -3,14 +3,13 @@
 Whole collections are read in pages, so that a large cluster fits into the answers.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from threading import Event
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
-from tensorfusion_dra.core.doctor import permissions
-from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.errors import StatusError
 
 Found = TypeVar("Found")
@@ -21,10 +20,16 @@ _POOL_STATUS_TRIES: Final = 15
 _POOL_STATUS_PAUSE_SECONDS: Final = 0.2
 
 
+def minor_version(text: str) -> int | None:
+    """Return 36 for v1.36.2 and 1.36+; None if the text is not a version of Kubernetes 1."""
+    found = re.match(r"v?1\.([0-9]+)", text)
+    return int(found[1]) if found else None
+
+
 class ClusterLists:
     """Reader of the cluster's objects with the permissions of whoever runs the command.
 
-    Use it from one thread. It changes nothing: its writes are dry runs and reviews.
+    Use it from one thread. It changes nothing: its writes are dry runs.
 
     Attributes:
         unreadable: What could not be read for want of a permission, as texts.
@@ -49,7 +54,7 @@ class ClusterLists:
     @cached_property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return permissions.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""
@@ -159,46 +164,3 @@ class ClusterLists:
         """
         query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
         return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
-
-    def review_access(
-        self, right: Permission, *, service_account: tuple[str, str] | None
-    ) -> AccessAnswer:
-        """Return the result of an access review for a right.
-
-        Args:
-            right: A right without a namespace is reviewed for all namespaces.
-            service_account: Namespace and name of the service account to review; None reviews the
-                caller's own rights.
-
-        Raises:
-            RetryableError: The API server did not answer, or permission to review is missing.
-        """
-        resource, _, subresource = right.resource.partition("/")
-        wanted = {
-            "verb": right.verb,
-            "group": right.group,
-            "resource": resource,
-            "subresource": subresource,
-            "name": right.name,
-            "namespace": right.namespace,
-        }
-        spec: dict[str, Any] = {
-            "resourceAttributes": {key: value for key, value in wanted.items() if value}
-        }
-        kind = "SelfSubjectAccessReview"
-        if service_account is not None:
-            kind = "SubjectAccessReview"
-            namespace, name = service_account
-            spec |= {
-                "user": f"system:serviceaccount:{namespace}:{name}",
-                "groups": [
-                    "system:serviceaccounts",
-                    f"system:serviceaccounts:{namespace}",
-                    "system:authenticated",
-                ],
-            }
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-        path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
-        reviewed = self.api.call("POST", path, body=body, wait_seconds=self._wait_seconds)
-        status = reviewed["status"]
-        return AccessAnswer(right, bool(status["allowed"]), str(status.get("reason") or ""))

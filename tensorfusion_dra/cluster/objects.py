@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -36,6 +37,7 @@ from tensorfusion_dra.runtime.loops import LogThrottle
 log = structlog.get_logger()
 
 _WAIT_SECONDS: Final = 10.0
+_PRIORITIES: Final = f"/apis/{names.SCHEDULING_GROUP}/v1"
 _PERMISSION_STATUS: Final = "patch on resourceclaims/status"
 _PERMISSION_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
@@ -186,6 +188,17 @@ class Pods:
         return found if metadata(found).get("uid") == pod.uid else None
 
 
+class PriorityClasses:
+    """Reader of PriorityClasses; implements webhook.admission.PriorityReader."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        path = resource_path("priorityclasses", name=name, root=_PRIORITIES)
+        return self._api.find(path, wait_seconds=wait_seconds) is not None
+
+
 class WorkerPods:
     """Reader and marker of a node's workers; implements ports.WorkerPods."""
 
@@ -327,16 +340,16 @@ class Events:
 
     def _send(self, kind: str, reason: str, message: str, pod: PodRef | None) -> None:
         """Create the Event; about the Node if this driver may not write any about pods."""
+        create = partial(create_event, self._api, instance=self._node_name)
         if pod is not None and self._may_name_pods:
-            regarding = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            }
             try:
-                self._create(pod.namespace, kind, reason, message, regarding)
+                create(
+                    pod.namespace,
+                    kind,
+                    reason=reason,
+                    message=message,
+                    regarding=regarding_pod(pod),
+                )
             except StatusError as error:
                 if error.status == 404 or _TERMINATING in str(error):
                     return  # the namespace goes, and the pod with it
@@ -353,24 +366,63 @@ class Events:
             "uid": self._nodes.uid(),
         }
         text = message if pod is None else f"pod {pod}: {message}"
-        self._create(_NODES_NAMESPACE, kind, reason, text, regarding)
+        create(_NODES_NAMESPACE, kind, reason=reason, message=text, regarding=regarding)
 
-    def _create(
-        self, namespace: str, kind: str, reason: str, message: str, regarding: Mapping[str, str]
-    ) -> None:
-        note = printable.one_line(message)
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
-            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": names.DRIVER,
-            "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
-            "action": _ACTION,
-            "reason": reason,
-            "type": kind,
-            "regarding": regarding,
-            "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
-        }
-        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        self._api.call("POST", path, body=event, wait_seconds=_EVENT_WAIT_SECONDS)
+
+def regarding_pod(pod: PodRef) -> Mapping[str, str]:
+    """Return a pod as an Event refers to it."""
+    ref = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return {"apiVersion": "v1", "kind": "Pod", **ref}
+
+
+def create_event(
+    api: Api,
+    namespace: str,
+    kind: str,
+    *,
+    reason: str,
+    message: str,
+    regarding: Mapping[str, str],
+    instance: str,
+) -> None:
+    """Create an Event.
+
+    Args:
+        kind: Normal or Warning.
+        instance: Who reports it.
+
+    Raises:
+        DriverError: The API server refuses it, or did not answer.
+    """
+    note = printable.one_line(message)
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": names.DRIVER,
+        "reportingInstance": instance[:_MAX_INSTANCE_BYTES],
+        "action": _ACTION,
+        "reason": reason,
+        "type": kind,
+        "regarding": regarding,
+        "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
+    }
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    api.call("POST", path, body=event, wait_seconds=_EVENT_WAIT_SECONDS)
+
+
+def namespaces_with_template(api: Api) -> frozenset[str]:
+    """Return the namespaces that have the claim template of annotated pods.
+
+    Raises:
+        RetryableError: The API server did not answer, or a permission is missing.
+    """
+    found = api.read_list(
+        "ResourceClaimTemplates",
+        resource_path("resourceclaimtemplates"),
+        {"metadata!": {"namespace!": str}},
+        query={"fieldSelector": f"metadata.name={names.CLAIM_TEMPLATE}"},
+        wait_seconds=_WAIT_SECONDS,
+    )
+    return frozenset(each["metadata"]["namespace"] for each in found)

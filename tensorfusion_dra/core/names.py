@@ -30,6 +30,13 @@ LABEL_DIALECT: Final = "tensor-fusion.ai/dialect-"
 LABEL_TENSOR_FUSION_ENABLED: Final = "tensor-fusion.ai/enabled"
 """On pods that Tensor Fusion's own webhook changes, with the value true."""
 TENSOR_FUSION_SCHEDULER: Final = "tensor-fusion-scheduler"
+SCHEDULING_GROUP: Final = "scheduling.k8s.io"
+QOS_PRIORITY_CLASSES: Final = {
+    "high": "tensor-fusion-high",
+    "critical": "tensor-fusion-critical",
+}
+"""PriorityClasses of Tensor Fusion's chart, by the level of service whose pods get them
+(internal/webhook/v1/pod_webhook.go)."""
 TENSOR_FUSION_INDEX: Final = "tensor-fusion.ai/index_"
 """Prefix of the extended resources of Tensor Fusion's hypervisor (pkg/constants/constants.go)."""
 TENSOR_FUSION_WORKER: Final = "tensor-fusion.ai/component=worker"
@@ -94,12 +101,9 @@ ATTR_NODE_VIRTUAL_VRAM: Final = "node_virtual_vram"
 
 # Attributes beyond the guide, also on every device.
 ATTR_PRODUCT_NAME: Final = "product_name"
-ATTR_BRAND: Final = "brand"
 ATTR_ARCHITECTURE: Final = "architecture"
 ATTR_COMPUTE_CAPABILITY: Final = "cuda_compute_capability"
 ATTR_DRIVER_VERSION: Final = "driver_version"
-ATTR_CUDA_DRIVER_VERSION: Final = "cuda_driver_version"
-ATTR_TFLOPS_SOURCE: Final = "tflops_source"
 ATTR_ENFORCER: Final = "enforcer"
 ATTR_ENFORCES_COMPUTE: Final = "enforcesCompute"
 ATTR_ENFORCES_MEMORY: Final = "enforcesMemory"

@@ -184,7 +184,7 @@ def _unusable(answers: GpuAnswers) -> str | None:
     if isinstance(answers.uuid, Refusal):
         return f"uuid: found {answers.uuid.error}, expected GPU-..."
     if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
-        return "mig_mode: found MIG on, expected off; only whole cards are shared"
+        return "MIG mode is on, and only whole cards are shared: nvidia-smi -mig 0 turns it off"
     memory = answers.memory_bytes
     if isinstance(memory, Refusal) or not memory:
         found = memory.error if isinstance(memory, Refusal) else memory

@@ -10,6 +10,7 @@ States, as `inspect --providers` shows them:
 - new: not called yet.
 - ok: the last round answered for every card.
 - failed: it cannot be loaded or begun, or a call for one card raised an exception.
+- refused: the last round answered, but no device has any of the names that it gave.
 - late: the last round did not return within the budget. The provider is not called again until it
   has returned; what it then returns counts, and it is late until a round is in time.
 - unused: disabled, or its name is taken.
@@ -28,7 +29,7 @@ own attributes by then, and no offer changes them:
   which Kubernetes takes for the same name.
 - The first provider to give a name wins; the later ones are refused.
 - Within one provider names are taken in alphabetical order. A device has room for 32 attributes and
-  capacities together (DeviceMaxAttributesAndCapacities), of which the driver uses up to 31.
+  capacities together (DeviceMaxAttributesAndCapacities), of which the driver uses up to 28.
 
 Example: `alpha` and `beta` both give example.com/rack. The device has alpha's value, and the
 refusal of beta's says so.
@@ -162,6 +163,7 @@ class ProviderState(StrEnum):
     NEW = "new"
     OK = "ok"
     FAILED = "failed"
+    REFUSED = "refused"
     LATE = "late"
     UNUSED = "unused"
 
@@ -306,6 +308,12 @@ class Report:
     outcome: Outcome
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> ProviderState:
+        """State of the provider, which is no use if all that it gives is refused."""
+        is_useless = self.refused and not self.given and self.outcome.state is ProviderState.OK
+        return ProviderState.REFUSED if is_useless else self.outcome.state
 
 
 class Providers:

@@ -30,7 +30,7 @@ CHECK_SECONDS: Final = 60.0
 _FRESH_SECONDS: Final = 5.0
 """Age up to which a sign of life counts at a prepare."""
 _SIMULATED: Final = verdicts.unknown(verdicts.SIMULATED, "simulated GPUs: nothing to enforce")
-_HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
+_HAMI_CORE_INSTALL: Final = "chart value enforcers.hamiCore.install=true"
 _WHOLE: Final = "claims for whole cards need none"
 
 

@@ -115,7 +115,7 @@ class HamiCore(Enforcer):
         enforces_hard=True,
         enforces_compute=True,
         enforces_memory=True,
-        remedy="put HAMi-core's library there (chart value hamiCore.install.enabled=true, or "
+        remedy="put HAMi-core's library there (chart value enforcers.hamiCore.install=true, or "
         "setting hami-core-library)",
     )
     library: str

@@ -61,14 +61,16 @@ class Mps(Enforcer):
     facts = EnforcerFacts(
         enforces_hard=True,
         counts_by_pid=False,
-        remedy="run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled=true)",
+        remedy="run NVIDIA's MPS control daemon on this node (chart value "
+        "enforcers.mps.install=true)",
     )
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "Mps":
-        return cls(pipes=settings.values["mps-pipes"], shm=settings.values["mps-shm"])
+        root = settings.values["mps-root"]
+        return cls(pipes=f"{root}/pipe", shm=f"{root}/shm")
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """Return the daemon's control socket and its /dev/shm.

@@ -198,7 +198,7 @@ class Nvidia(Enforcer):
         loses_limits=True,
         must_show_itself=True,
         remedy="run NVIDIA driver 615 or later on this node and the container memory-limits (chart "
-        "value nvidia.memoryLimits=true)",
+        "value enforcers.nvidia.install=true)",
     )
 
     def __init__(

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.errors import InputError
 
 AUTO: Final = "auto"
-"""Value of the setting `enforcer`: the first of `enforcers` that is there."""
+"""Value of the setting `enforcer`: the first of the driver's own that is there."""
 _OWN: Final = {
     name: EntryPoint(name, f"tensorfusion_dra.enforcers.{value}", names.ENFORCERS)
     for name, value in (

@@ -37,6 +37,7 @@ from tensorfusion_dra.scheduling.devices import (
 Document = Mapping[str, Any]
 _PoolKey = tuple[str, str]
 
+_DISTINCT: Final = "distinctAttribute"
 _MISSING: Final = "missing"
 
 
@@ -349,6 +350,20 @@ def number_of_devices(claims: Iterable[Document]) -> int | None:
         for alternatives in devices.claim_of(claim).requests
     ]
     return None if None in counts else sum(count or 0 for count in counts)
+
+
+def number_of_cards(claims: Iterable[Document]) -> int:
+    """Return how many different devices a node needs for the claims; several may share the others.
+
+    A request needs as many as its count, and as many requests as a distinctAttribute names.
+    """
+    most = 0
+    for spec in map(devices.claim_of, claims):
+        counts = {each[0].main: each[0].count or 1 for each in spec.requests}
+        apart = [each.get("requests") or counts for each in spec.constraints if each.get(_DISTINCT)]
+        groups = [*([name] for name in counts), *apart]
+        most = max([most, *(sum(counts.get(name, 0) for name in group) for group in groups)])
+    return most
 
 
 def _refusal(trial: Trial, node: Document) -> str:

@@ -5,7 +5,7 @@ Pods get their share, claims their content, within the quotas of their namespace
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -13,8 +13,10 @@ from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
+    at_present,
     claim_admission,
     dialects,
+    findings,
     pod_admission,
     pod_request,
     quota,
@@ -77,13 +79,26 @@ class ClaimReader(Protocol):
         ...
 
 
+class PriorityReader(Protocol):
+    """PriorityClasses at the API server."""
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        """Return True if there is a PriorityClass of this name.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPool:
     """A GPUPool's settings for its pods.
 
     Attributes:
         name: Name of the GPUPool; "" for pods without one.
-        enabled: True if its pods use DRA unless their annotations say otherwise.
+        enabled: Whether its pods use DRA unless their annotations say otherwise; None if neither
+            it nor its template says.
         template: Name of their ResourceClaimTemplate.
         isolations: Isolation modes that the pool may set for its nodes.
         document: The GPUPool; None if the nodes' settings name the pool.
@@ -91,7 +106,7 @@ class PodPool:
     """
 
     name: str = ""
-    enabled: bool = False
+    enabled: bool | None = None
     template: str = names.CLAIM_TEMPLATE
     isolations: frozenset[Isolation] = frozenset()
     document: Item | None = None
@@ -138,7 +153,7 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
     claims = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
     return PodPool(
         name=_name(found[0]),
-        enabled=enabled is True,
+        enabled=enabled if isinstance(enabled, bool) else None,
         template=str(claims or names.CLAIM_TEMPLATE),
         isolations=isolation.pool_modes(found[0]),
         document=found[0],
@@ -178,6 +193,12 @@ class AdmissionRules:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
+        quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
+        priorities: None leaves the priority of pods as it is.
+        slices_lately: Returns the published slices without waiting; None if they are not known.
+        templates_lately: The same for the namespaces that have the claim template.
+        on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
+        default_enabled: True if a pod with amounts uses DRA where nothing decides it.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
@@ -189,6 +210,12 @@ class AdmissionRules:
     slices: SliceReader
     scheduler: str
     virtual: bool
+    quotas: Objects | None = None
+    priorities: PriorityReader | None = None
+    slices_lately: Callable[[], Sequence[Item] | None] = lambda: None
+    templates_lately: Callable[[], Collection[str] | None] = lambda: None
+    on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
+    default_enabled: bool = False
     enforces_hard: bool = False
     names_containers: bool = False
 
@@ -201,7 +228,12 @@ class AdmissionRules:
         try:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
-                return PASSED
+                of_pod = findings.without_effect(pod) if found.enabled is None else ()
+                return Verdict(warnings=tuple(f"{each.found}; {each.remedy}" for each in of_pod))
+            if self.quotas and not wanted.whole:
+                quotas = _of_namespace(_items(self.quotas), asked.namespace)
+                if added := quota.defaults(quotas, annotations):
+                    wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
             errors = [*wanted.errors]
@@ -223,6 +255,11 @@ class AdmissionRules:
             if errors:
                 return Verdict(errors=errors)
             choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+            priority = pod_admission.priority_class(pod, wanted)
+            if priority and not (
+                self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
+            ):
+                priority = ""
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
@@ -241,12 +278,33 @@ class AdmissionRules:
             pool=found.name,
             template=found.template,
             scheduler=self.scheduler,
+            priority=priority,
             names_containers=self.names_containers,
         )
-        warnings = pod_admission.warnings(
-            pod, choices[0], containers, template=found.template, scheduler=self.scheduler
-        )
+        warnings = self._warnings(pod, choices, found, namespace=asked.namespace)
         return Verdict(changed=changed, warnings=[*warnings])
+
+    def _warnings(
+        self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
+    ) -> Iterator[str]:
+        """Yield what the pod's author should know, of the request and of the cluster at present."""
+        wanted = choices[0]
+        yield from pod_admission.warnings(
+            pod,
+            wanted,
+            pod_admission.containers(pod, wanted),
+            template=found.template,
+            scheduler=self.scheduler,
+        )
+        known = self.templates_lately()
+        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
+            yield (
+                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
+                "waits for its claim"
+            )
+        slices = self.slices_lately()
+        if slices is not None and not wanted.expression:
+            yield from at_present.warnings(choices, slices, pool=found.name)
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
@@ -285,7 +343,7 @@ class AdmissionRules:
                 subject = f"pod {ref} of UID {ref.uid}"
                 text = f"found no {subject}, expected the pod that the claim is for"
                 return _refused("metadata.ownerReferences", text)
-            return self._filled(claim, pod, wait_seconds=wait_seconds)
+            return self._filled(asked, pod, ref)
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
@@ -305,14 +363,14 @@ class AdmissionRules:
         )
         return Verdict(errors=found) if found else PASSED
 
-    def _filled(self, claim: Item, pod: Item, *, wait_seconds: float) -> Verdict:
+    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
 
         Raises:
             InputError: The pod's annotations, its pool or the claim are invalid.
             RetryableError: The pools or the slices are not known at present.
         """
-        annotations = review.annotations_of(pod)
+        annotations, wait_seconds = review.annotations_of(pod), asked.wait_seconds
         if not pod_request.requests_gpu(annotations):
             return PASSED
         wanted = pod_request.parse(annotations)
@@ -326,7 +384,10 @@ class AdmissionRules:
             # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
             virtual = gpupool.parse(found.document).oversubscription is not None
         choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
-        filled = claim_admission.filled(claim, choices, pool=found.name, virtual=virtual)
+        filled = claim_admission.filled(asked.document, choices, pool=found.name, virtual=virtual)
+        warnings = [*self._warnings(pod, choices, found, namespace=asked.namespace)]
+        if warnings and not asked.dry_run:
+            self.on_warnings(ref, warnings)
         return Verdict(changed=filled)
 
     def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
@@ -342,6 +403,8 @@ class AdmissionRules:
         """
         pools = _items(self.pools)
         found = choose_pool(pools, _items(self.templates) if pools else (), wanted.pool)
+        if enabled is None and found.enabled is None and self.default_enabled:
+            enabled = wanted.has_amounts
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
             published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))
@@ -376,6 +439,10 @@ def _items(objects: Objects) -> Sequence[Item]:
         return ()
 
 
+def _of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
+    return [each for each in objects if each["metadata"]["namespace"] == namespace]
+
+
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
 
@@ -392,15 +459,24 @@ class QuotaAdmission:
     Kubernetes creates many claims at once, and a claim is stored only after it was admitted. So
     those that were just admitted here count until they are in the list. Another replica of the
     webhook does not know them: two replicas can each give away the same rest of a quota.
+
+    Whoever reaches the webhook can post reviews. Only the API server, and who may read the pods of
+    a namespace, know the UID of a pod there. A claim of no such pod is not counted in advance, and
+    its refusal does not tell what other claims have.
     """
 
-    def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
+    def __init__(
+        self, quotas: Objects, claims: ClaimReader, pods: PodReader, *, trusts_clients: bool
+    ) -> None:
         """Args:
         quotas: The GPUResourceQuotas of all namespaces.
-        claims: Read once for each claim in a namespace with a quota.
+        claims, pods: Read once for each claim in a namespace with a quota.
+        trusts_clients: True if only the API server can post reviews.
         """
         self._quotas = quotas
         self._claims = claims
+        self._pods = pods
+        self._trusts_clients = trusts_clients
         self._lock = Lock()  # guards _admitted
         self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
 
@@ -410,14 +486,13 @@ class QuotaAdmission:
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
-            quotas = [
-                each for each in self._quotas.items() if each["metadata"]["namespace"] == namespace
-            ]
+            quotas = _of_namespace(self._quotas.items(), namespace)
             if not quotas or not quota.shares(claim):
                 return PASSED
             wait_seconds = asked.wait_seconds
             stored = self._claims.of_namespace(namespace, _charged, wait_seconds=wait_seconds)
-            errors = self._refusals(asked, quotas, stored)
+            is_trusted = self._trusts_clients or self._has_pod(asked)
+            errors = self._refusals(asked, quotas, stored, is_trusted=is_trusted)
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:
@@ -427,11 +502,25 @@ class QuotaAdmission:
         found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]
         return Verdict(errors=found) if found else PASSED
 
+    def _has_pod(self, asked: Review) -> bool:
+        """Return True if the claim names the UID of a pod in its namespace.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        try:
+            owner = claim_admission.owner(asked.document, asked.namespace)
+        except InputError:
+            return False
+        return self._pods.find(owner, wait_seconds=asked.wait_seconds) is not None
+
     def _refusals(
         self,
         asked: Review,
         quotas: Sequence[Item],
         stored: Sequence[Item],
+        *,
+        is_trusted: bool,
     ) -> list[str]:
         """Return why quotas refuse the claim; if none does, count it from now on."""
         others = {each["name"]: each["charged"] for each in stored}
@@ -448,8 +537,10 @@ class QuotaAdmission:
             errors = [
                 text
                 for each in quotas
-                for text in quota.refusals(each, asked.document, others, asked.old)
+                for text in quota.refusals(
+                    each, asked.document, others, asked.old, names_others=is_trusted
+                )
             ]
-            if not errors and not asked.dry_run:
+            if is_trusted and not errors and not asked.dry_run:
                 self._admitted[uid] = (now, asked.namespace, name, quota.counted(asked.document))
         return errors

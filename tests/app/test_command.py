@@ -75,7 +75,6 @@ def test_version_flag_prints_name_and_version() -> None:
         (["inspect", "--simulated-gpus", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
         (["inspect", "--as-template", "--model", "A1000000"], "A1000000"),
-        (["doctor", "--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
         (["doctor", "--on", "moon"], "moon"),
         (["doctor", "--enforcer", "magic"], "enforcer: found 'magic'"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
@@ -323,15 +322,6 @@ def test_bash_completes_verbs_and_flags(capsys: Capture, tmp_path: Path) -> None
     assert ended.stdout.split() == ["why", "--watch"]
 
 
-def test_without_the_extra_the_error_names_it(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-
-    assert cli.main(["completion", "bash"]) == 2
-    assert "completion needs the extra 'completion'" in capsys.readouterr().err
-
-
 def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
@@ -486,6 +476,18 @@ def test_table_shows_state_time_names_and_problems_of_each_provider(tmp_path: Pa
 
 
 @pytest.mark.process
+def test_a_provider_of_which_every_name_is_refused_is_of_no_use(tmp_path: Path) -> None:
+    code = "def mine(gpu, node):\n    return {'model': 'mine'}\n"
+    install(tmp_path, "racks", {ATTRIBUTES: {"mine": "racks:mine"}}, code)
+
+    shown = inspected(tmp_path)
+
+    (row,) = [line.split() for line in shown.stdout.splitlines() if " racks " in line]
+    assert (shown.returncode, row[4]) == (1, "refused")
+    assert "model: the driver itself uses this name" in shown.stdout
+
+
+@pytest.mark.process
 def test_document_says_who_failed_and_who_is_left_out_and_has_no_line_of_a_provider(
     tmp_path: Path,
 ) -> None:
@@ -501,7 +503,8 @@ def test_document_says_who_failed_and_who_is_left_out_and_has_no_line_of_a_provi
         each["name"]: each for each in found["providers"] if each["package"] == "racks 1.0"
     }
     states = {name: each["state"] for name, each in providers.items()}
-    assert states == {**dict.fromkeys(functions, "ok"), "broken": "failed", "off": "unused"}
+    refused = dict.fromkeys(("beta", "z"), "refused")
+    assert states == {"alpha": "ok", **refused, "broken": "failed", "off": "unused"}
     assert len(providers["alpha"]["given"]) == 2
     assert providers["alpha"]["seconds"] >= 0
     assert {

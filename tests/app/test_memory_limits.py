@@ -182,7 +182,7 @@ def test_hook_does_not_take_the_answer_to_an_earlier_container_of_the_same_pid(
 def test_liveness_probe_succeeds_while_the_server_answers(folder: Path) -> None:
     (container,) = (
         each
-        for each in helm.containers(helm.render({"nvidia": {"memoryLimits": True}}))
+        for each in helm.containers(helm.render({"enforcers": {"nvidia": {"install": True}}}))
         if each["name"] == "memory-limits"
     )
     command = container["livenessProbe"]["exec"]["command"]

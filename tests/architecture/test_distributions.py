@@ -81,6 +81,7 @@ def test_the_extra_simulate_is_the_simulator_and_what_a_checkout_needs() -> None
     group = base["dependency-groups"]["simulate"]
     extra = base["project"]["optional-dependencies"]["simulate"]
     assert extra == [f"{simulator['name']}=={simulator['version']}", *group]
+    assert [*base["project"]["optional-dependencies"]] == ["simulate"], "no other verb needs one"
 
 
 def test_both_distributions_image_and_chart_have_the_same_license_and_version() -> None:
@@ -90,7 +91,7 @@ def test_both_distributions_image_and_chart_have_the_same_license_and_version() 
     assert chart["annotations"]["artifacthub.io/license"] == base["license"] == "Apache-2.0"
     assert f'org.opencontainers.image.licenses="{base["license"]}"' in DOCKERFILE
     assert version.current() == chart["version"] == chart["appVersion"] == base["version"]
-    assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={base['version']}"]
+    assert simulator["dependencies"] == [f"tensorfusion-dra=={base['version']}"]
     for field in ("license", "license-files", "requires-python", "version"):
         assert simulator[field] == base[field]
     for name in simulator["license-files"]:
@@ -170,7 +171,6 @@ def test_list_has_every_package_that_a_pod_needs_and_none_that_reads_kubeconfigs
 
     assert required(PYPROJECT["dependencies"]) - run == {"kubernetes"}
     assert not {"kubernetes", "urllib3", "requests", "aiohttp", "pydantic"} & run
-    assert required(PYPROJECT["optional-dependencies"]["cel"]) <= run
 
 
 def required(requirements: list[str]) -> set[str]:

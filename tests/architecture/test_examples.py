@@ -434,9 +434,12 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         (names.TENSOR_FUSION_GROUP, names.GPUPOOLS): watched,
         (names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES): watched,
         ("", "pods"): {"get"},
+        ("events.k8s.io", "events"): {"create"},
+        (names.RESOURCE_GROUP, "resourceclaimtemplates"): {"list"},
         ("resource.k8s.io", "resourceslices"): {"list"},
         ("resource.k8s.io", "resourceclaims"): {"list"},
         (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},
+        (names.SCHEDULING_GROUP, "priorityclasses"): {"get"},
     }
 
 

@@ -11,12 +11,11 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods
+from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods, PriorityClasses
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor.permissions import Permission
 from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.core.devices.slice_documents import plain_device, slice_spec
@@ -169,6 +168,20 @@ def test_node_readiness_follows_its_ready_condition(
     assert Nodes(api, node_name="node-01").is_ready() is ready
 
 
+PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def test_priority_class_exists_or_not(tmp_path: Path) -> None:
+    answers = {f"{PRIORITY}/high": {"value": 1}, f"{PRIORITY}/hidden": (403, "no")}
+    with canned_api.served(answers) as server:
+        classes = PriorityClasses(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert classes.exists("high", wait_seconds=5)
+        assert not classes.exists("low", wait_seconds=5)
+        with pytest.raises(RetryableError, match="403"):
+            classes.exists("hidden", wait_seconds=5)
+
+
 NODES = "/api/v1/nodes"
 
 
@@ -208,56 +221,6 @@ def test_missing_permission_is_noted_once_for_what_can_do_without(tmp_path: Path
         for read in (lists.items, lists.find):
             with pytest.raises(StatusError, match="403"):
                 read(NODES)
-
-
-DRIVER_STATUS = Permission(
-    verb="associated-node:patch",
-    group="resource.k8s.io",
-    resource="resourceclaims/driver",
-    name="tensor-fusion.ai.dra-driver",
-    purpose="",
-)
-
-
-@pytest.mark.parametrize(
-    ("service_account", "kind", "identity"),
-    [
-        (None, "self", {}),
-        (
-            ("gpu", "node-plugin"),
-            "",
-            {
-                "user": "system:serviceaccount:gpu:node-plugin",
-                "groups": [
-                    "system:serviceaccounts",
-                    "system:serviceaccounts:gpu",
-                    "system:authenticated",
-                ],
-            },
-        ),
-    ],
-)
-def test_access_review_splits_the_resource_and_names_a_service_accounts_groups(
-    tmp_path: Path, service_account: tuple[str, str] | None, kind: str, identity: dict[str, Any]
-) -> None:
-    path = f"POST /apis/authorization.k8s.io/v1/{kind}subjectaccessreviews"
-    with served({path: {"status": {"allowed": False, "reason": "no binding"}}}) as canned:
-        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
-
-        answer = probe.review_access(DRIVER_STATUS, service_account=service_account)
-
-    assert (answer.allowed, answer.reason) == (False, "no binding")
-    ((_, body),) = canned.requests
-    assert body["spec"] == {
-        **identity,
-        "resourceAttributes": {
-            "verb": "associated-node:patch",
-            "group": "resource.k8s.io",
-            "resource": "resourceclaims",
-            "subresource": "driver",
-            "name": "tensor-fusion.ai.dra-driver",
-        },
-    }
 
 
 def create(api: Api, name: str, **fields: object) -> None:

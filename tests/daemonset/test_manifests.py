@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.admission.dialects import Dialect
@@ -27,7 +28,7 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 
-MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
+MPS_DAEMON = {"settings": {"enforcer": "mps"}, "enforcers": {"mps": {"install": True}}}
 
 TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -41,7 +42,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "hami-core": {"settings": {"enforcer": "hami-core"}},
     "hami-core-install": {
         "settings": {"enforcer": "hami-core"},
-        "hamiCore": {"install": {"enabled": True}},
+        "enforcers": {"hamiCore": {"install": True}},
     },
     "hypervisor": {
         "settings": {
@@ -54,7 +55,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "mps-daemon-privileged": {**MPS_DAEMON, "nvidia": {"privileged": True}},
     "mps-exclusive-process": {
         **MPS_DAEMON,
-        "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True},
+        "enforcers": {"mps": {"install": True, "exclusiveProcess": True}},
     },
     "nvidia-limits": {"settings": {"enforcer": "nvidia"}},
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
@@ -218,12 +219,12 @@ def test_oldest_supported_kubernetes_gets_the_same_objects() -> None:
         {"nvidia": {"driverRoot": "usr"}},
         {"nodePlugin": {"env": [{"name": "TENSORFUSION_DRA_LOG_LEVEL", "value": "debug"}]}},
         {"webhook": {"replicas": 0}},
-        {"mps": {"daemon": {"defaultActiveThreadPercentage": 101}}},
-        {"mps": {"daemon": {"defaultPinnedMemory": "16Gi"}}},
-        {"mps": {"daemon": {"shmSize": "50 %"}}},
-        {"hamiCore": {"install": {"version": "../v1"}}},
-        {"hamiCore": {"install": {"folder": "vgpu"}}},
-        {"hamiCore": {"install": {"image": ""}}},
+        {"enforcers": {"mps": {"defaultActiveThreadPercentage": 101}}},
+        {"enforcers": {"mps": {"defaultPinnedMemory": "16Gi"}}},
+        {"enforcers": {"mps": {"shmSize": "50 %"}}},
+        {"enforcers": {"hamiCore": {"version": "../v1"}}},
+        {"enforcers": {"hamiCore": {"folder": "vgpu"}}},
+        {"enforcers": {"hamiCore": {"image": ""}}},
         {"monitoring": {"interval": "half a minute"}},
         {"monitoring": {"prometheus": {"namespace": ""}}},
     ],
@@ -241,7 +242,7 @@ EVERYTHING: Mapping[str, Any] = {
     "crds": {"install": True},
     "claimTemplate": {"namespaces": ["team-a"]},
     "monitoring": {"enabled": True},
-    "mps": {"daemon": {"enabled": True}},
+    "enforcers": {"mps": {"install": True}},
     "settings": {"enforcer": "mps", "hypervisor-sockets": "/var/lib/kubelet/device-plugins"},
     **WEBHOOK,
 }
@@ -331,7 +332,7 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     ("values", "variable", "may_get_pods"),
     [
         ({}, None, True),
-        ({"settings": {"read-pods": False, "enforcers": "mps"}}, "false", False),
+        ({"settings": {"read-pods": False, "enforcer": "hami-core,mps"}}, "false", False),
         ({**WEBHOOK, "settings": TENSOR_FUSION}, "false", False),
         ({**WEBHOOK, "settings": {**TENSOR_FUSION, "read-pods": True}}, "true", True),
         # These need to know which containers use a claim, and auto may choose one of them.
@@ -384,15 +385,39 @@ def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
         assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
+def hooked(event: str) -> list[Document]:
+    """Return the objects that Helm makes at an event, in the chart's order."""
+    annotated = (item for item in helm.render() if "annotations" in item["metadata"])
+    return [each for each in annotated if each["metadata"]["annotations"]["helm.sh/hook"] == event]
+
+
+def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_needs() -> None:
+    account, role, binding, job = hooked("pre-delete")
+
+    assert [each["kind"] for each in (account, role, binding)] == [
+        *("ServiceAccount", "ClusterRole", "ClusterRoleBinding"),
+    ]
+    spec = job["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    assert spec["containers"][0]["args"] == ["teardown-check"]
+    # A check that found a share is not repeated, and one that cannot start gives up.
+    assert (job["spec"]["backoffLimit"], job["spec"]["activeDeadlineSeconds"]) == (0, 120)
+    needed = {path.rpartition("/")[2] for path in objects.CONFIGURATIONS}
+    assert {(each, *rule["verbs"]) for rule in role["rules"] for each in rule["resources"]} == {
+        (each, "list") for each in (*needed, "pods", "resourceclaims")
+    }
+
+
 def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:
-    hooks = [item for item in helm.render() if "annotations" in item["metadata"]]
+    hooks = hooked("test")
     for item in hooks:
-        assert item["metadata"]["annotations"]["helm.sh/hook"] == "test"
         item["metadata"]["namespace"] = "default"
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump_all(hooks))
     (pod,) = of_kind(hooks, "Pod")
     (container,) = pod["spec"]["containers"]
+    # helm reads the log, and only then removes the pod of an earlier test.
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
     simulated = forks.run("simulate", "-o", "json", "--from", str(file))
     (share,) = json.loads(simulated.stdout)["pods"]
@@ -516,15 +541,15 @@ def test_notes_name_what_a_daemonset_without_pods_lacks(
     ("values", "expected"),
     [
         ({}, "On a node with none of them pods with a\npart of a card wait"),
-        ({"settings": {"enforcers": "mps"}}, "the first enforcer that is there of mps."),
+        ({"settings": {"enforcer": "hami-core,mps"}}, "that is there of hami-core, mps."),
         ({"settings": {"enforcer": "none"}}, "Limits are advisory (settings.enforcer=none)"),
         ({"settings": TENSOR_FUSION}, "WARNING: nothing keeps the limits of shares"),
         ({"settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, ""),
         ({"settings": {**TENSOR_FUSION, "isolation": "shared"}}, ""),
         ({"settings": {"enforcer": "hami-core"}}, ""),
         ({"settings": {"enforcer": "mps"}}, ""),
-        ({"hamiCore": {"install": {"enabled": True}}}, ""),
-        ({"mps": {"daemon": {"enabled": True}}}, ""),
+        ({"enforcers": {"hamiCore": {"install": True}}}, ""),
+        ({"enforcers": {"mps": {"install": True}}}, ""),
         (NO_GPUS, ""),
     ],
 )
@@ -555,32 +580,46 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
     assert helm.render(values), "without a cluster nothing is known"
 
 
+TEAMS = {"claimTemplate": {"namespaces": ["team-a", "team-b", helm.NAMESPACE]}}
+"""The release's own namespace may be one that helm is about to create."""
+
+
+def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        helm.RefusedValuesError, match=r"claimTemplate.namespaces: found no namespace team-b in"
+    ):
+        notes(cluster("Namespace/team-a"), TEAMS, tmp_path)
+
+    assert notes(cluster("Namespace/team-a", "Namespace/team-b"), TEAMS, tmp_path)
+    assert helm.render(TEAMS), "without a cluster nothing is known"
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
         (
-            {"mps": {"daemon": {"enabled": True}}, "settings": {"enforcers": "hami-core"}},
+            {"enforcers": {"mps": {"install": True}}, "settings": {"enforcer": "hami-core"}},
             "expected settings.enforcer=mps, or auto",
         ),
-        ({"mps": {"exclusiveProcess": True}}, "without mps.daemon.enabled"),
+        ({"enforcers": {"mps": {"exclusiveProcess": True}}}, "without enforcers.mps.install"),
         (
-            {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-pipes": "/run/elsewhere"}},
-            "found settings mps-pipes or mps-shm",
+            {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-root": "/run/elsewhere"}},
+            "found the setting mps-root",
         ),
         (
             {**VARIANTS["mps-exclusive-process"], "nvidia": {"privileged": True}},
             "found nvidia.privileged",
         ),
         (
-            {"hamiCore": {"install": {"enabled": True}}, "settings": {"enforcer": "mps"}},
+            {"enforcers": {"hamiCore": {"install": True}}, "settings": {"enforcer": "mps"}},
             "expected settings.enforcer=hami-core, or auto",
         ),
         (
             {
-                "hamiCore": {"install": {"enabled": True}},
+                "enforcers": {"hamiCore": {"install": True}},
                 "settings": {"enforcer": "hami-core", "hami-core-library": "/opt/libvgpu.so.1"},
             },
-            "expected hamiCore.install.folder and version instead",
+            "expected enforcers.hamiCore.folder and version instead",
         ),
     ],
 )
@@ -610,7 +649,8 @@ def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None
     for container in helm.containers(installation.documents(name)):
         if container["name"] == "tenant-files":
             continue  # a script with variables of its own
-        named = {entry["name"] for entry in container["env"]}
+        texts = " ".join(entry.get("value", "") for entry in container["env"])
+        named = {entry["name"] for entry in container["env"] if f"$({entry['name']})" not in texts}
         assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 
 
@@ -620,5 +660,5 @@ def test_chart_settings_never_duplicate_a_variable() -> None:
     documents = helm.render({"settings": settings})
 
     for container in helm.containers(documents):
-        given = [entry["name"] for entry in container["env"]]
+        given = [entry["name"] for entry in container.get("env", [])]
         assert len(set(given)) == len(given)

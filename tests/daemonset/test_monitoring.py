@@ -149,10 +149,10 @@ def test_alert_names_only_what_exists_and_has_a_runbook(rule: Rule) -> None:
     in_texts = {
         name for text in rule.annotations.values() for name in LABEL_OF_TEMPLATE.findall(text)
     }
-    path, _, anchor = rule.annotations["runbook"].partition("#")
+    path, _, anchor = rule.annotations["runbook_url"].partition("#")
 
     assert in_texts <= found
-    assert set(rule.annotations) == {"summary", "description", "runbook"}
+    assert set(rule.annotations) == {"summary", "description", "runbook_url"}
     assert rule.severity in {"critical", "warning", "info"}
     assert anchor == rule.alert.lower()
     assert anchor in markdown.anchors(markdown.text(ROOT / path))

@@ -12,6 +12,12 @@ from dra_simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission.pod_admission import (
+    KNOWN_ANNOTATIONS,
+    OTHERS,
+    WITHOUT_EFFECT,
+)
+from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tests.app.node_plugin.test_node_plugin_process import (
     cluster_with,
@@ -26,7 +32,7 @@ from tests.support.helm import Document
 from tests.support.installation import WEBHOOK
 from tests.support.rbac import Right
 
-WITHOUT_BRIDGE: Final = {"settings": {"enforcers": "hami-core,mps"}}
+WITHOUT_BRIDGE: Final = {"settings": {"enforcer": "hami-core,mps"}}
 
 
 def one(documents: list[Document], kind: str, name: str = "") -> Document:
@@ -426,10 +432,17 @@ def pod(annotations: dict[str, str], labels: dict[str, str] | None = None) -> An
 
 
 def denial(
-    name: str, old: Any, new: Any, *, user: str = "tenant", group: str = "", node: str = ""
+    name: str,
+    old: Any,
+    new: Any,
+    *,
+    user: str = "tenant",
+    group: str = "",
+    node: str = "",
+    variant: str = "hypervisor",
 ) -> str:
     """Return why a policy denies a write; "" if it admits it, or does not concern it."""
-    rendered = helm.render(VARIANTS["hypervisor"])
+    rendered = helm.render(VARIANTS[variant])
     spec = next(
         each["spec"]
         for each in rendered
@@ -453,7 +466,7 @@ def denial(
         assert found.type() != cel.Type.ERROR, (expression, found.value())
         return found.plain_value()
 
-    if not all(value(each["expression"]) for each in spec["matchConditions"]):
+    if not all(value(each["expression"]) for each in spec.get("matchConditions", ())):
         return ""
     for variable in spec["variables"]:
         data["variables"][variable["name"]] = value(variable["expression"])
@@ -551,6 +564,98 @@ def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
 
     assert expected in found
     assert bool(found) is bool(expected)
+
+
+def workload(kind: str, own: dict[str, str], of_pods: dict[str, str]) -> Any:
+    """Return a workload with annotations of its own, and those of its pods."""
+    spec: Any = {"template": {"metadata": {"annotations": of_pods}}}
+    if kind == "CronJob":
+        spec = {"jobTemplate": {"spec": spec}}
+    return {"kind": kind, "metadata": {"annotations": own} if own else {}, "spec": spec}
+
+
+AMOUNT: Final = {names.ANNOTATION_VRAM_REQUEST: "16Gi"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ({"kind": "Pod", **pod({})}, ""),
+        ({"kind": "Pod", **pod({"app": "x", "tensor-fusion.ai/gang-min-members": "2"})}, ""),
+        (workload("Deployment", {}, AMOUNT), ""),
+        (workload("Deployment", AMOUNT, AMOUNT), ""),
+        (workload("CronJob", {"app": "x"}, {"app": "x"}), ""),
+        # The webhook itself warns of what is wrong in a pod that asks for a share.
+        ({"kind": "Pod", **pod({**AMOUNT, "tensor-fusion.ai/vram": "16Gi"})}, ""),
+        (
+            {"kind": "Pod", **pod({"tensor-fusion.ai/vram": "16Gi"})},
+            "tensor-fusion.ai/vram: unknown annotation, has no effect; amounts are",
+        ),
+        (
+            workload("CronJob", {}, {**AMOUNT, "tensor-fusion.ai/vram": "16Gi"}),
+            "tensor-fusion.ai/vram: unknown annotation",
+        ),
+        *(
+            (
+                workload("Job", {}, {f"{group}/vram-request": "16Gi"}),
+                f"{group}/vram-request: has no effect, expected a name that begins with tensor-fus",
+            )
+            for group in ("tensorfusion.ai", "tensor-fusion.io", "TensorFusion", "tensor_fusion.ai")
+        ),
+        (
+            workload("StatefulSet", AMOUNT, {}),
+            "tensor-fusion.ai/vram-request: has no effect on the StatefulSet itself, expected",
+        ),
+    ],
+)
+def test_annotations_that_would_do_nothing_are_warned_of(new: Any, expected: str) -> None:
+    found = denial("tensorfusion-dra-names", None, new, variant="webhook")
+
+    assert found.startswith(expected)
+    assert bool(found) is bool(expected)
+    assert len(found) < 256, "the API server cuts longer warnings"
+
+
+@pytest.mark.process
+def test_an_edit_of_a_pod_whose_claim_is_made_is_warned_of() -> None:
+    def of(annotations: dict[str, str], *claims: str) -> Any:
+        made = {"kind": "Pod", **pod(annotations)}
+        made["spec"] = {**made["spec"], "resourceClaims": [{"name": each} for each in claims]}
+        return made
+
+    def said(old: Any, new: Any) -> str:
+        return denial("tensorfusion-dra-names", old, new, variant="webhook")
+
+    edited = {**AMOUNT, names.ANNOTATION_GPU_MODEL: "A100"}
+    assert said(of(AMOUNT, "a"), of(edited, "a")).startswith(
+        "tensor-fusion.ai/gpu-model: has no effect, because the pod's claim is made already"
+    )
+    assert said(of(edited, "a"), of(AMOUNT, "a")).startswith("tensor-fusion.ai/gpu-model: has no")
+    assert said(of(AMOUNT, "a"), of({**AMOUNT, "app": "x", names.MARK_INDEX: "1"}, "a")) == ""
+    assert said(of(AMOUNT), of(edited)) == ""
+
+
+@pytest.mark.process
+def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> None:
+    documents = helm.render(VARIANTS["webhook"])
+    spec = one(documents, "ValidatingAdmissionPolicy", "tensorfusion-dra-names")["spec"]
+    binding = one(documents, "ValidatingAdmissionPolicyBinding", "tensorfusion-dra-names")["spec"]
+    texts = {each["name"]: each["expression"] for each in spec["variables"]}
+    named = {name: set(re.findall(r'"([a-z-]+)"', text)) for name, text in texts.items()}
+    short = {each.removeprefix(names.ANNOTATION_PREFIX) for each in KNOWN_ANNOTATIONS}
+    every = {*short, *OTHERS, *WITHOUT_EFFECT, "gang-min-members", "autoscale", "pool-a"}
+    of_pods = {f"{names.ANNOTATION_PREFIX}{each}": "x" for each in every}
+
+    assert (binding["validationActions"], spec["failurePolicy"]) == (["Warn"], "Ignore")
+    assert named["asking"] == {
+        each.removeprefix(names.ANNOTATION_PREFIX) for each in REQUESTING_ANNOTATIONS
+    }
+    assert (
+        denial("tensorfusion-dra-names", None, workload("Job", {}, of_pods), variant="webhook")
+        == ""
+    )
+    assert named["known"] <= every | {"gpu-indices"}
 
 
 @pytest.mark.process

@@ -15,10 +15,10 @@ import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import permissions
-from tensorfusion_dra.core.doctor.permissions import minor_version
 from tensorfusion_dra.core.errors import StatusError
+from tests.e2e import permissions
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
@@ -101,13 +101,11 @@ def test_account_has_every_permission_that_the_driver_uses(
     minor = minor_version(node_plugin.version())
     assert minor is not None
     table = permissions.of_node_plugin(
-        read_pods=account.reads_pods, releases_driver=account.releases_driver
+        reads_pods=account.reads_pods, releases_driver=account.releases_driver
     )
     used = [permission for permission in table if permission.since_minor <= minor]
 
-    assert [
-        str(permission) for permission in used if not _is_allowed(node_plugin, permission)
-    ] == []
+    assert [permission for permission in used if not _is_allowed(node_plugin, permission)] == []
 
 
 @pytest.mark.parametrize(
@@ -126,9 +124,7 @@ def test_account_has_every_permission_that_the_driver_uses(
 def test_account_has_no_other_permissions(
     node_plugin: Cluster, verb: str, group: str, resource: str
 ) -> None:
-    permission = permissions.Permission(verb=verb, group=group, resource=resource, purpose="")
-
-    assert not _is_allowed(node_plugin, permission)
+    assert not _is_allowed(node_plugin, permissions.Permission(verb, group, resource))
 
 
 def test_node_plugin_may_write_slices_of_its_own_node_only(
@@ -213,7 +209,6 @@ def _is_allowed(cluster: Cluster, permission: permissions.Permission) -> bool:
         "resource": resource,
         "subresource": subresource,
         "name": permission.name,
-        "namespace": permission.namespace,
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -320,7 +315,7 @@ def test_doctor_finds_no_problem_in_a_working_cluster(kubeconfig: str) -> None:
     found = findings_of(kubeconfig)
 
     themes = {finding["theme"] for finding in found}
-    assert {"kubernetes", "slices", "device class", "rights", "webhook"} <= themes
+    assert {"kubernetes", "slices", "device class", "webhook"} <= themes
     assert [finding for finding in found if finding["level"] == "problem"] == []
 
 

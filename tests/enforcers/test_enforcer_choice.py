@@ -50,7 +50,7 @@ ABSENT: Final = {
     ),
 }
 KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
-ORDER: Final = NodeSettings(node_name="node-01").enforcers.split(",")
+ORDER: Final = NodeSettings(node_name="node-01").candidates
 EXPANDING: Final = replace(
     NODE,
     oversubscription=Oversubscription(

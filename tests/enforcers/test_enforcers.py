@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra import testing
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import (
@@ -343,12 +344,20 @@ def test_tensor_fusion_limits_a_request_by_the_smallest_of_its_kind_and_each_car
 
 
 def test_limiter_gets_its_pod_and_the_address_of_the_hypervisor() -> None:
-    by = TensorFusion(hypervisor_ip="192.0.2.7", hypervisor_port=8000)
+    for address, host in (("192.0.2.7:8000", "192.0.2.7"), ("[2001:db8::7]:8000", "2001:db8::7")):
+        settings = testing.enforcer_settings(
+            "tensor-fusion",
+            tensor_fusion_root="/run/tensor-fusion",
+            hypervisor_address=address,
+            hypervisor_sockets="",
+            kubelet_root="/var/lib/kubelet",
+        )
+        by = TensorFusion.from_settings(settings)
 
-    env = edits(by, ONE).env
+        env = edits(by, ONE).env
 
-    assert (env["POD_NAMESPACE"], env["POD_NAME"]) == ("team-a", "trainer-0")
-    assert (env["HYPERVISOR_IP"], env["HYPERVISOR_PORT"]) == ("192.0.2.7", "8000")
+        assert (env["POD_NAMESPACE"], env["POD_NAME"]) == ("team-a", "trainer-0")
+        assert (env["HYPERVISOR_IP"], env["HYPERVISOR_PORT"]) == (host, "8000")
     assert "HYPERVISOR_IP" not in edits(TENSOR_FUSION, ONE).env
 
 

@@ -164,7 +164,7 @@ def test_parts_of_cards_wait_for_a_driver_that_can_limit_and_whole_cards_run(nod
     assert text.startswith(
         "claim default/a: nothing would enforce its limits: NVIDIA driver: found 580.95.05, "
         "expected 615 or later; run NVIDIA driver 615 or later on this node and the container "
-        "memory-limits (chart value nvidia.memoryLimits=true), or choose another enforcer"
+        "memory-limits (chart value enforcers.nvidia.install=true), or choose another enforcer"
     )
     assert "hami-core needs only a library on each node" in text
     assert whole.shares[0].limit is None

@@ -78,7 +78,7 @@ def test_claim_is_prepared_judged_and_unprepared_with_it(node: Setup) -> None:
     assert node.refused(ref).endswith(
         "nothing would enforce its limits (require-enforcement): seen or not; start the sixth "
         "daemon, or choose another enforcer (setting enforcer; hami-core needs only a library on "
-        "each node: chart value hamiCore.install.enabled=true); claims for whole cards need none"
+        "each node: chart value enforcers.hamiCore.install=true); claims for whole cards need none"
     )
     world |= {"alive": True, "refuses": True}
     assert node.refused(ref) == "the sixth daemon is busy"

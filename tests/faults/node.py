@@ -84,7 +84,7 @@ class Node:
             *("--enforcer", "tensor-fusion"),
             *("--device-metadata", "true"),
             # No periodic reconciliation: at a random moment, it would add its steps to any test.
-            *("--recover-seconds", "86400"),
+            *("--poll-seconds", "86400"),
         ]
 
     def _build_disk(self, folder: Path) -> None:

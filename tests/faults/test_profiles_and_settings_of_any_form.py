@@ -41,7 +41,7 @@ SETTINGS = {
     "poll-seconds": 12.5,
     "read-pods": False,
     "kubelet-root": "/var/lib/kubelet",
-    "hypervisor-port": 8001,
+    "lending-factor": 8,
 }
 FLAGS: dict[str, str | None] = {item.name: None for item in fields(Settings)}
 

@@ -118,6 +118,14 @@ def test_compute_is_measured_at_each_limit_and_beside_neighbours(whole: Ended) -
         }
 
 
+@pytest.mark.sweep
+def test_a_kernel_is_as_large_where_the_limit_leaves_fewer_multiprocessors(whole: Ended) -> None:
+    free, quarter, *_ = whole.facts("mps:compute")["rates"]
+
+    # Four times, if nothing disturbs; a kernel of a quarter of the blocks would be as fast.
+    assert free["kernels_per_second"] > 1.5 * quarter["kernels_per_second"]
+
+
 def test_a_share_above_its_limit_fails_and_one_without_a_limit_does_not() -> None:
     free = {"label": "no limit", "limit_percent": None, "percent": 104.0}
     held = {"label": "alone", "limit_percent": 25, "percent": 35.0}

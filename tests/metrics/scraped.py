@@ -37,7 +37,7 @@ class Scraped:
             (sample.labels, sample.value)
             for family in self.families
             for sample in family.samples
-            if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+            if sample.name in (PREFIX + name, name) and labels.items() <= sample.labels.items()
         ]
 
     def samples(self) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
@@ -46,7 +46,7 @@ class Scraped:
             (sample.name, frozenset(sample.labels.items()), sample.value)
             for family in self.families
             for sample in family.samples
-            if not sample.name.startswith(f"{PREFIX}process_")
+            if not sample.name.startswith("process_")
         }
 
     def kinds(self) -> dict[str, str]:

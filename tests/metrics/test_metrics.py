@@ -56,7 +56,6 @@ FULL = node_view(cards=(card_view(unhealthy=SICK, foreign=USED),), shares=(share
 ONE = {"uuid": "GPU-0001"}
 SHARE = {
     "namespace": "default",
-    "pod": "pod-a",
     "claim": "a",
     "request": "gpu",
     "uuid": "GPU-0001",
@@ -228,7 +227,13 @@ def states(label: str, **values: float) -> Samples:
         ),
         pytest.param(
             node_view(shares=(share_view("a", pods=TWO_PODS),)),
-            {"share_limit_vram_bytes": [({**SHARE, "pod": "p1,p2"}, 8 * GIB)]},
+            {
+                "share_limit_vram_bytes": [(SHARE, 8 * GIB)],
+                "share_pod_info": [
+                    ({"namespace": "default", "claim": "a", "uuid": "GPU-0001", "pod": pod}, 1)
+                    for pod in ("p1", "p2")
+                ],
+            },
             id="claim of several pods",
         ),
         pytest.param(
@@ -324,8 +329,9 @@ def test_names_of_any_characters_stay_in_their_label(text: str) -> None:
 
     found = scrape(node_view(cards=(card,), shares=(hostile,), pool=text))
 
-    ((labels, _),) = found.each("share_info")
+    ((labels, _),) = found.each("share_pod_info")
     assert labels["pod"] == labels["claim"] == labels["namespace"]
+    assert labels["claim"] == found.each("share_info")[0][0]["claim"]
     assert labels["pod"].isprintable()
     assert len(labels["pod"]) <= 300
     assert found.value("claims") == 1
@@ -391,7 +397,9 @@ def test_node_plugin_answers_what_is_documented() -> None:
 def test_every_name_has_the_prefix_and_a_meaning() -> None:
     rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
 
-    assert [name for name in rows if not name.startswith("tensorfusion_dra_")] == []
+    # Those of the process have the names that every Prometheus client gives them.
+    own = ("tensorfusion_dra_", "process_")
+    assert [name for name in rows if not name.startswith(own)] == []
     assert [name for name, row in rows.items() if not row.meaning] == []
 
 

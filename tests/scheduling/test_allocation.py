@@ -29,6 +29,7 @@ from tests.support.builders.devices import NODE as PUBLISHED_BY
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.stored_claims import template_claim
+from tests.support.hostile_selectors import LISTS
 from tests.support.objects import (
     CLASS,
     DRIVER,
@@ -210,6 +211,15 @@ def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json]
             "claim default/claim: selector #0 on device gpu.example.com/node-a/gpu-0: CEL runtime "
             "error: no such key: model",
             id="a selector fails on one device",
+        ),
+        pytest.param(
+            [claim(exactly(selectors=expressions(LISTS)))],
+            ONE_GPU,
+            [],
+            "claim default/claim: selector #0: CEL compile error: compilation failed: ERROR: "
+            "<input>:1:198: found more than 20000 steps to evaluate, expected fewer: a limit of "
+            "this driver",
+            id="a selector takes too much",
         ),
         pytest.param(
             [claim(exactly(deviceClassName="none"))],

@@ -223,18 +223,17 @@ REFUSED = [
     ("true &&\n 'a'.matches('(')", "2:14: invalid regular expression: missing )"),
     ("duration('x') > duration('5s')", "1:10: String to Duration conversion failed"),
     ("timestamp('x') > timestamp('2026-01-01T00:00:00Z')", "1:11: String to Timestamp conversion"),
-    ("device.driver.matches('a{1001}')", "1:23: invalid regular expression: invalid repet"),
+    ("device.driver.matches('a{2}{3}')", "1:23: invalid regular expression: bad repetition"),
     ("true || int('x') > 1", "1:13: cannot convert string to int"),
     ("int(string(dyn('x'))) > 1", "1:5: cannot convert string to int"),
     ("uint(-1) == 1u", "1:6: int64 out of uint64 range"),
     ("bool(string('x'))", "1:6: Type conversion error from 'string' to 'bool'"),
     ("'\ud800' == ''", "1:1: found an unpaired surrogate"),
-    ("true && \0", "1:9: Syntax error: "),
+    ("true && \0", "1:9: found '\\x00', expected a name or an operator"),
     ("9" * 5_000 + " > 1", "1:1: invalid int literal"),
-    ("(" * 5_000, "1:1: found nesting more than 32 levels deep"),
-    ("[" * 5_000, "1:1: found nesting more than 32 levels deep"),
-    ("!" * 5_000, "1:5001: Syntax error: "),
-    ("a" + ".b" * 5_000, "1:1: found nesting more than 32 levels deep"),
+    ("(" * 5_000, "1:601: found more than 600 names, literals and operators, expected fewer"),
+    ("[" * 70, "1:61: found nesting more than 60 levels deep"),
+    ("a" + ".b" * 50, "1:1: found nesting more than 32 levels deep"),
 ]
 
 # Expressions that an API server accepts, because it does not know the types of attributes; they
@@ -331,14 +330,6 @@ def test_valid_expression_is_accepted(expression: str) -> None:
 def test_function_that_the_library_lacks_is_left_to_the_api_server(expression: str) -> None:
     assert cel_evaluation.refusal(expression) is None
     assert cel_evaluation.not_covered(cel_evaluation.type_errors(expression))
-
-
-def test_patterns_that_take_seconds_to_compile_are_not_compiled() -> None:
-    """A repeated class is too large for the library; the last pattern is beyond those checked."""
-    patterns = [r"''.matches(r'(?i)\pL{1000}')"] * 20 + ["''.matches('(')"]
-
-    assert cel_evaluation.refusal(patterns[0]) is None
-    assert cel_evaluation.refusal(" && ".join(patterns)) is None
 
 
 def test_error_is_short_however_long_the_expression_is() -> None:

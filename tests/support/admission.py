@@ -81,6 +81,20 @@ class ClaimsInMemory:
         return [projected(each, keep) for each in self.stored]
 
 
+class PrioritiesInMemory:
+    """PriorityClasses by name; implements webhook.admission.PriorityReader."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+        self.error: Exception | None = None
+
+    def exists(self, name: str, *, wait_seconds: float) -> bool:
+        assert wait_seconds > 0
+        if self.error is not None:
+            raise self.error
+        return name in self.known
+
+
 class SlicesInMemory:
     """Slices set by a test; implements webhook.admission.SliceReader."""
 

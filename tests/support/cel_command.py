@@ -1,14 +1,11 @@
 """The verb `cel`, run in this process or in a process of its own."""
 
-import subprocess
-import sys
 from typing import Final
 
 import pytest
 
 from tensorfusion_dra import cli
 from tests.support import forks
-from tests.support.waiting import PATIENCE_SECONDS
 
 A100: Final = 'device.attributes["model"] == "A100"'
 """A selector in the form of CEL that the user guide shows."""
@@ -26,22 +23,7 @@ def squeezed(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
-def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[int, str, str]:
-    """Run the command in a process of its own, optionally without the extra `cel`.
-
-    Returns:
-        Exit code, stdout and stderr.
-    """
-    if not without_cel:
-        forked = forks.run("cel", *arguments, stdin=stdin.encode())
-        return forked.returncode, forked.stdout, forked.stderr
-    hide = "sys.modules['cel_expr_python'] = None"
-    code = f"import sys; {hide}; from tensorfusion_dra import cli; sys.exit(cli.main())"
-    ended = subprocess.run(
-        [sys.executable, "-c", code, "cel", *arguments],
-        input=stdin.encode(),
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+def child(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    """Run the command in a process of its own; return its exit code, stdout and stderr."""
+    forked = forks.run("cel", *arguments, stdin=stdin.encode())
+    return forked.returncode, forked.stdout, forked.stderr

@@ -11,8 +11,9 @@ from typing import Final
 import trustme
 
 from tensorfusion_dra.app.simulate.webhook import renew
-from tensorfusion_dra.runtime.http_server import USUAL, Bounds, Respond, Server
+from tensorfusion_dra.runtime.http_server import Respond
 from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.server import USUAL, Bounds, ReviewServer
 from tests.support.waiting import PATIENCE_SECONDS
 
 HOST: Final = "127.0.0.1"
@@ -41,10 +42,10 @@ class Files:
 
 
 @contextmanager
-def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[Server]:
+def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[ReviewServer]:
     """Run a server with this respond function during the block."""
     certificates = Certificates(files.certificate, files.key, files.client_ca)
-    server = Server(respond, host=HOST, port=0, context=certificates.context, bounds=bounds)
+    server = ReviewServer(respond, host=HOST, port=0, context=certificates.context, bounds=bounds)
     thread = Thread(target=server.run, name="server")
     thread.start()
     try:

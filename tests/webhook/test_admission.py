@@ -1,6 +1,7 @@
 """Admission of pods and of the claims that are made for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,20 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import AdmissionRules
-from tests.support.admission import Json, ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
+from tests.support.admission import (
+    Json,
+    ObjectsInMemory,
+    PodsInMemory,
+    PrioritiesInMemory,
+    SlicesInMemory,
+    review_of,
+)
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
+from tests.support.hostile_selectors import LISTS
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -38,11 +48,15 @@ class Cluster:
             self.pools.error = self.templates.error = InputError("no such resource")
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
+        self.quotas = ObjectsInMemory()
+        self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
             pods=self.pods,
             slices=self.slices,
+            quotas=self.quotas,
+            priorities=self.priorities,
             scheduler="default-scheduler",
             virtual=virtual,
             enforces_hard=enforces_hard,
@@ -255,6 +269,130 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
+@pytest.mark.parametrize(
+    ("namespace", "asks", "amounts"),
+    [
+        ("team-a", {}, {"tflops": "10", "vram": "2Gi"}),
+        ("team-a", {"vram_request": "4Gi"}, {"tflops": "10", "vram": "4Gi"}),
+        ("team-a", {"dedicated_gpu": "true"}, None),
+        ("team-b", {"vram_request": "4Gi"}, {"vram": "4Gi"}),
+    ],
+)
+def test_amounts_that_a_pod_does_not_name_come_from_its_namespaces_quota(
+    namespace: str, asks: dict[str, str], amounts: Json | None
+) -> None:
+    cluster = Cluster()
+    single = {"defaultRequests": {"tflops": "10", "vram": "2Gi"}}
+    cluster.quotas.listed = [quota_document(single=single)]
+    document = pod_document(pod_annotations(dra_enabled="true", **asks))
+    document["metadata"]["namespace"] = namespace
+
+    verdict = cluster.admission.pod(review_of(document))
+    filled = cluster.claim_of(verdict).changed
+
+    assert filled is not None
+    exactly = filled["spec"]["devices"]["requests"][0]["exactly"]
+    assert exactly.get("capacity", {}).get("requests") == amounts
+    assert not any("amounts are ignored" in text for text in verdict.warnings)
+
+
+FILLED: Any = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
+OWN: Any = {"priorityClassName": "own", "priority": 5, "preemptionPolicy": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("qos", "filled", "expected"),
+    [
+        ("high", FILLED, {"priorityClassName": "tensor-fusion-high"}),
+        ("high", {}, {"priorityClassName": "tensor-fusion-high"}),
+        ("high", OWN, OWN),
+        ("critical", FILLED, FILLED),  # no such class
+        ("medium", FILLED, FILLED),
+    ],
+)
+def test_pod_of_high_qos_that_names_no_priority_class_gets_tensor_fusions(
+    qos: str, filled: Json, expected: Json
+) -> None:
+    asks = pod_annotations(dra_enabled="true", qos=qos, **AMOUNTS)
+
+    verdict = Cluster().admission.pod(review_of(pod_document(asks, **filled)))
+
+    assert verdict.changed is not None
+    spec = verdict.changed["spec"]
+    fields = ("priorityClassName", "priority", "preemptionPolicy")
+    assert {name: spec[name] for name in fields if name in spec} == expected
+
+
+def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone() -> None:
+    off = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
+    theirs = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
+    theirs["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    for pools in ([], [gpupool_document("b", default=True)]):
+        verdict = Cluster(*pools).admission.pod(review_of(off))
+
+        assert (verdict.changed, errors(verdict)) == (None, [])
+        (warning,) = verdict.warnings
+        assert warning == (
+            "tensor-fusion.ai/tflops-request requests a GPU, but nothing enables DRA for the pod; "
+            'set the annotation tensor-fusion.ai/dra-enabled: "true"'
+        )
+    assert Cluster().admission.pod(review_of(theirs)) == PASSED
+    # The pool decides: nothing to warn of.
+    decided = Cluster(gpupool_document("b", default=True, draConfig={"enable": False}))
+    assert decided.admission.pod(review_of(off)) == PASSED
+
+
+def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides() -> None:
+    off = gpupool_document("b", default=True, draConfig={"enable": False})
+
+    for pools, is_on in (([], True), ([B_DEFAULT], True), ([off], False)):
+        cluster = Cluster(*pools)
+        cluster.admission.default_enabled = True
+
+        assert bool(cluster.pod(dra_enabled="", **AMOUNTS).changed) is False
+        named = review_of(pod_document(pod_annotations(**AMOUNTS)))
+        assert bool(cluster.admission.pod(named).changed) is is_on
+        model = review_of(pod_document(pod_annotations(gpu_model="A100")))
+        assert not cluster.admission.pod(model).changed
+
+
+def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+    told: list[tuple[str, Sequence[str]]] = []
+    cluster.admission.on_warnings = lambda pod, warnings: told.append((pod.name, warnings))
+    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.admission.templates_lately = lambda: {"team-b"}
+
+    admitted = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+    model, template = (
+        "tensor-fusion.ai/gpu-model: found H100, but the cards have A100 (1) at present",
+        "namespace team-a has no ResourceClaimTemplate tensor-fusion-gpu-template, so the pod "
+        "waits for its claim",
+    )
+
+    assert admitted.warnings == [template, model]
+    assert told == []
+    assert cluster.claim_of(admitted).changed
+    assert told == [("train", [template, model])]
+    assert cluster.slices.reads == 0
+
+
+def test_a_dry_run_tells_nobody_and_neither_does_a_pod_without_a_warning() -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+    told: list[str] = []
+    cluster.admission.on_warnings = lambda pod, _warnings: told.append(pod.name)
+    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
+    wrong = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+    assert wrong.changed is not None
+    cluster.pods.stored["uid-train"] = dict(wrong.changed)
+
+    cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
+
+    assert told == []
+
+
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
     cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
@@ -266,14 +404,20 @@ def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
 
 @pytest.mark.parametrize(
     ("source", "unavailable"),
-    [("pools", [True, True]), ("slices", [True, True]), ("pods", [False, True])],
+    [
+        ("pools", [True, True]),
+        ("slices", [True, True]),
+        ("pods", [False, True]),
+        ("priorities", [True, False]),
+        ("quotas", [True, False]),
+    ],
 )
 def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
     source: str, unavailable: list[bool]
 ) -> None:
     cluster = Cluster(slices=[slice_of_models(A100)])
     getattr(cluster, source).error = RetryableError("no answer")
-    asks = {"dra_enabled": "true", "compute_percent_request": "25"}
+    asks = {"dra_enabled": "true", "compute_percent_request": "25", "qos": "high"}
 
     verdicts = [cluster.pod(**asks), cluster.claim(**asks)]
 
@@ -293,7 +437,8 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
         ),
         ("dra-cel-expression", "device.driver", "must evaluate to bool or the unknown type"),
         ("dra-cel-expression", "true //" + "x" * 10_240, "1:1: found 10247 bytes"),
-        ("dra-cel-expression", "[" * 10_000, "1:61: found nesting more than 60 levels deep"),
+        ("dra-cel-expression", "[" * 100, "1:61: found nesting more than 60 levels deep"),
+        ("dra-cel-filter", LISTS, "1:198: found more than 20000 steps to evaluate"),
         ("compute-percent-request", "25", "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected"),
     ],
 )

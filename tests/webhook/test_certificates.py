@@ -11,8 +11,9 @@ import pytest
 import trustme
 
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.runtime.http_server import Request, Response, Server
+from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.server import ReviewServer
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -131,7 +132,7 @@ def test_file_that_cannot_be_used_is_an_input_error(
         Certificates(files.certificate, files.key, files.client_ca)
 
 
-def statuses(server: Server, files: Files, *authorities: trustme.CA | None) -> list[int]:
+def statuses(server: ReviewServer, files: Files, *authorities: trustme.CA | None) -> list[int]:
     """Return the status for a client with a certificate of each authority; 0 if it is cut off."""
     found = []
     for authority in authorities:

@@ -16,9 +16,9 @@ def scheduling_template(name: str, **dra: Any) -> Json:
 @pytest.mark.parametrize(
     ("spec", "templates", "enabled"),
     [
-        ({}, [], False),
+        ({}, [], None),
         ({"schedulingConfigTemplate": "on"}, [scheduling_template("on", enable=True)], True),
-        ({"schedulingConfigTemplate": "on"}, [scheduling_template("other", enable=True)], False),
+        ({"schedulingConfigTemplate": "on"}, [scheduling_template("other", enable=True)], None),
         ({"schedulingConfigTemplate": "off"}, [scheduling_template("off", enable=False)], False),
         ({"draConfig": {"enable": True}}, [], True),
         (
@@ -39,7 +39,7 @@ def scheduling_template(name: str, **dra: Any) -> Json:
     ],
 )
 def test_pools_own_setting_overrides_its_template(
-    spec: Json, templates: list[Json], *, enabled: bool
+    spec: Json, templates: list[Json], *, enabled: bool | None
 ) -> None:
     assert (
         admission.choose_pool([gpupool_document("prod", **spec)], templates, "prod").enabled

@@ -9,7 +9,13 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import QuotaAdmission
-from tests.support.admission import ClaimsInMemory, Json, ObjectsInMemory, review_of
+from tests.support.admission import (
+    ClaimsInMemory,
+    Json,
+    ObjectsInMemory,
+    PodsInMemory,
+    review_of,
+)
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 
@@ -24,10 +30,15 @@ def claim(name: str, vram: str = "4Gi") -> Json:
 class Namespace:
     """The namespace team-a with a quota, as the webhook sees it."""
 
-    def __init__(self, *quotas: Json) -> None:
+    def __init__(self, *quotas: Json, trusts_clients: bool = False) -> None:
         self.quotas = ObjectsInMemory(*(quotas or [quota_document(vram="10Gi")]))
         self.claims = ClaimsInMemory()
-        self.admission = QuotaAdmission(self.quotas, self.claims)
+        self.pods = PodsInMemory()
+        (owner,) = template_claim()["metadata"]["ownerReferences"]
+        self.pods.stored[owner["uid"]] = {"metadata": {"uid": owner["uid"]}}
+        self.admission = QuotaAdmission(
+            self.quotas, self.claims, self.pods, trusts_clients=trusts_clients
+        )
 
     def admit(self, name: str, **changes: Any) -> Verdict:
         review = review_of(claim(name), **changes)
@@ -109,7 +120,35 @@ def test_claim_that_is_annotated_later_does_not_count_twice() -> None:
     assert "limits.vram: found 11Gi, expected at most 10Gi" in str(error)
 
 
-@pytest.mark.parametrize("source", ["quotas", "claims"])
+@pytest.mark.parametrize("owner", [None, "of no pod"])
+def test_review_that_a_stranger_can_post_is_forgotten_and_learns_of_no_claim(
+    owner: str | None,
+) -> None:
+    namespace = Namespace()
+    posted = claim("stranger", "10Gi")
+    posted["metadata"]["ownerReferences"][0]["uid"] = owner
+    if owner is None:
+        del posted["metadata"]["ownerReferences"]
+
+    assert not is_refused(namespace.admission.claim(review_of(posted)))
+    assert not is_refused(namespace.admit("a"))
+    (error,) = namespace.admission.claim(review_of(posted)).errors
+    assert error.text == (
+        "GPUResourceQuota gpus: requests.vram: found 10Gi, expected at most what the namespace's "
+        "other claims leave"
+    )
+
+
+def test_all_reviews_are_trusted_of_clients_with_a_certificate() -> None:
+    namespace = Namespace(trusts_clients=True)
+    namespace.pods.stored.clear()
+    namespace.admit("a")
+
+    (error,) = namespace.admission.claim(review_of(claim("b", "7Gi"))).errors
+    assert error.text.endswith("4Gi of 10Gi are taken by a (4Gi)")
+
+
+@pytest.mark.parametrize("source", ["quotas", "claims", "pods"])
 def test_claim_waits_for_what_cannot_be_read_at_present(source: str) -> None:
     namespace = Namespace()
     getattr(namespace, source).error = RetryableError("no answer")

@@ -59,7 +59,12 @@ def reviews(
             scheduler="default-scheduler",
             virtual=False,
         ),
-        QuotaAdmission(ObjectsInMemory(quota_document(vram="1Gi")), ClaimsInMemory()),
+        QuotaAdmission(
+            ObjectsInMemory(quota_document(vram="1Gi")),
+            ClaimsInMemory(),
+            MissingPods(),
+            trusts_clients=False,
+        ),
         on_review=lambda kind, outcome, _: found.append((kind, outcome)),
     )
 

@@ -72,15 +72,17 @@ service:
 {{- end }}
 
 {{- define "enforcer" -}}
-{{- /* The setting enforcer; of simulated GPUs, on which nothing is enforced, the one whose specs claims get. */ -}}
+{{- /* The enforcer that is named; auto if nodes choose; of simulated GPUs the one whose specs claims get. */ -}}
 {{- $named := .Values.settings.enforcer | default "auto" }}
-{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion{{ else }}{{ $named }}{{ end }}
+{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion
+{{- else if contains "," $named }}auto{{ else }}{{ $named }}{{ end }}
 {{- end }}
 
 {{- define "enforcers" -}}
 {{- /* Every enforcer that may get a node's claims, with commas. */ -}}
-{{- $named := include "enforcer" . }}
-{{- if eq $named "auto" }}{{ .Values.settings.enforcers | default "nvidia,tensor-fusion,hami-core,mps" }}{{ else }}{{ $named }}{{ end }}
+{{- $named := .Values.settings.enforcer | default "auto" }}
+{{- if contains "," $named }}{{ $named }}
+{{- else }}{{ include "enforcer" . | replace "auto" "nvidia,tensor-fusion,hami-core,mps" }}{{ end }}
 {{- end }}
 
 {{- define "hypervisor-sockets" -}}
@@ -95,7 +97,7 @@ service:
 {{- if and .Values.webhook.enabled (eq (include "enforcer" .) "tensor-fusion") }}
 {{- $_ := set $own "read-pods" false }}
 {{- end }}
-{{- if .Values.hamiCore.install.enabled }}
+{{- if .Values.enforcers.hamiCore.install }}
 {{- $_ := set $own "hami-core-library" (include "hami-core-library" .) }}
 {{- end }}
 {{- merge (dict) .Values.settings $own | toYaml }}
@@ -163,9 +165,9 @@ affinity:
 
 {{- define "hami-core-library" -}}
 {{- /* Path of HAMi-core's library on the host. */}}
-{{- $install := .Values.hamiCore.install }}
-{{- if $install.enabled }}
-{{- printf "%s/libvgpu.so.%s" $install.folder $install.version }}
+{{- $hamiCore := .Values.enforcers.hamiCore }}
+{{- if $hamiCore.install }}
+{{- printf "%s/libvgpu.so.%s" $hamiCore.folder $hamiCore.version }}
 {{- else }}
 {{- index .Values.settings "hami-core-library" | default "/usr/local/vgpu/libvgpu.so.1" }}
 {{- end }}

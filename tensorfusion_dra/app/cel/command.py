@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Any, Final
 
+from tensorfusion_dra.app.cel import explain
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
@@ -11,13 +12,14 @@ from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+from tensorfusion_dra.scheduling import cel_evaluation
 
 _EXIT_CODES: Final = """\
 exit codes:
   0  translate: done; check: nothing wrong; explain: a device matches
   1  check: the API server would refuse it; explain: no device matches, or no answer from the server
   2  the expression or a flag cannot be used
-  3  check: nothing wrong was found, but the types were not fully checked
+  3  check: nothing wrong was found, but the types were not fully checked, or a name is unknown
 """
 _CAPACITIES: Final = (
     names.CAPACITY_TFLOPS,
@@ -79,7 +81,7 @@ def run(flags: argparse.Namespace) -> int:
     """Print the answer and return the exit code.
 
     Raises:
-        InputError: The expression or a file cannot be used, or the extra 'cel' is missing.
+        InputError: The expression or a file cannot be used.
         RetryableError: The API server did not answer.
     """
     expression = _expression(flags.expression, flags.file)
@@ -88,11 +90,6 @@ def run(flags: argparse.Namespace) -> int:
     if flags.action == "check":
         return _check(expression, form=flags.form, as_is=flags.as_is)
     requests = _requests(flags.request)
-    try:
-        from tensorfusion_dra.app.cel import explain  # noqa: PLC0415 - the extra 'cel'
-    except ImportError as error:
-        raise InputError(f"cel explain needs the extra 'cel': {error}") from error
-
     return explain.run(
         expression,
         form=flags.form,
@@ -174,19 +171,26 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
             text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
         )
     )
-    return [*found, *_by_library(checked)]
+    return [*found, *_by_library(checked), *_unknown_names(checked)]
+
+
+def _unknown_names(expression: str) -> list[CheckResult]:
+    """Warn of names in this driver's domain that only a provider of another package could give."""
+    known = {syntax.ATTRIBUTES: dialect.ATTRIBUTES, syntax.CAPACITY: dialect.CAPACITIES}
+    return [
+        CheckResult(
+            check="names",
+            ok=None,
+            text=f"{names.DRIVER} has no {each.map} {each.name}, unless a package of yours adds "
+            f"it; it has {', '.join(known[each.map])}",
+        )
+        for each in syntax.terms(expression).lookups
+        if each.domain == names.DRIVER and each.name not in known[each.map]
+    ]
 
 
 def _by_library(expression: str) -> list[CheckResult]:
     """Check what needs the CEL library: the types."""
-    try:
-        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
-    except ImportError:
-        text = (
-            "not checked without a CEL library; install the extra 'cel' "
-            "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
-        )
-        return [CheckResult(check="types", ok=None, text=text)]
     errors = cel_evaluation.type_errors(expression)
     missing = cel_evaluation.not_covered(errors)
     if missing is not None:

@@ -198,8 +198,8 @@ def remove(owner: Any, field: str, key: str) -> None:
     if following and comments:
         first = CommentToken(comments.lstrip(" "), CommentMark(part.lc.col))
         part.ca.items.setdefault(following[0], [None] * 4)[1] = [first]
-    if not part and not part.fa.flow_style():
-        owner[field] = None  # nothing after the colon
+    if not part:
+        part.fa.set_flow_style()  # as {}: nothing after the colon would be null
 
 
 def rename(part: CommentedMap, key: str, new: str) -> None:

@@ -32,7 +32,6 @@ class Context:
         in_pod: Whether this process runs in a pod, with a service account of its own.
         cluster: Reader of the API server.
         host_root: Folder where the host's root is mounted.
-        runtime_config: containerd's configuration file; None searches the usual paths.
         namespace: Namespace of the dry run of a pod.
     """
 
@@ -41,7 +40,6 @@ class Context:
     in_pod: bool
     cluster: ClusterLists
     host_root: Path = Path("/")
-    runtime_config: Path | None = None
     namespace: str = "default"
 
     def on_host(self, path: str) -> Path:
@@ -92,7 +90,7 @@ def run_checks(checks: Sequence[Check], context: Context) -> Iterator[tuple[str,
 
 def _api_unreachable(context: Context) -> Finding | None:
     """Return the reason why the API server cannot be read; None if it can."""
-    lost = "rights, feature gates, slices and webhook are not checked"
+    lost = "feature gates, slices and webhook are not checked"
     try:
         context.cluster.find("/version")
     except StatusError:

@@ -31,7 +31,6 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
-from tensorfusion_dra.core.errors import InputError
 
 _WIDTH: Final = max(len(level) for level in Level)
 _WAIT_SECONDS: Final = 10.0
@@ -56,8 +55,6 @@ CHECKS: Final = (
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
     Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
-    Check(theme="rights", run=objects.of_node_plugin, needs_api=True),
-    Check(theme="webhook", run=objects.of_webhook, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", run=objects.reachable, needs_api=True),
     Check(theme="records", run=node.records, places=_NODE),
 )
@@ -79,10 +76,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--host-root", default="/", help="folder where the host's root is mounted. Default: /."
-    )
-    parser.add_argument(
-        "--runtime-config",
-        help="configuration file of containerd; by default the usual paths are searched",
     )
     parser.add_argument(
         "--namespace",
@@ -125,8 +118,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
     Raises:
         InputError: A flag cannot be used.
     """
-    if flags.runtime_config and not Path(flags.runtime_config).is_file():
-        raise InputError(f"runtime-config: {flags.runtime_config}: expected a file")
     in_pod = checks.in_pod()
     place = flags.on
     if place is None:
@@ -138,7 +129,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         in_pod=in_pod,
         cluster=ClusterLists(kubectl.api(settings.kubeconfig), wait_seconds=_WAIT_SECONDS),
         host_root=Path(flags.host_root),
-        runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,
     )
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
+from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
-from tensorfusion_dra.core.doctor.permissions import minor_version
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.device_rules import (

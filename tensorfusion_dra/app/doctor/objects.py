@@ -1,6 +1,6 @@
-"""Checks of this driver's objects at the API server, its permissions and its webhook."""
+"""Checks of this driver's objects at the API server, and of its webhook."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
@@ -13,9 +13,7 @@ from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor import permissions
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.errors import InputError, StatusError
 from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
@@ -24,13 +22,6 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_
 _COMPONENT: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component="
 _SETTING: Final = "TENSORFUSION_DRA_"
 """Begin of the environment variables of the node plugin's settings."""
-_DECISIVE: Final = frozenset(
-    {
-        *("pool_source", "read_pods", "hypervisor_sockets", "enforcer_wait_seconds"),
-        *("release_driver", "simulated_gpus"),
-    }
-)
-"""Settings on which permissions depend."""
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
@@ -371,71 +362,6 @@ def known_pools(context: Context) -> Iterator[Finding]:
             )
 
 
-def of_node_plugin(context: Context) -> Iterator[Finding]:
-    """Check each permission that a node plugin with these settings uses.
-
-    The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
-    the DaemonSet's account its settings count, too.
-    """
-    settings = {name: str(getattr(context.settings, name)).lower() for name in _DECISIVE}
-    account = None
-    if not context.in_pod:
-        for workload in _installed(context)[:1]:
-            account = _account(workload)
-            variables = _environment(workload)
-            settings |= {
-                name: variables[variable]
-                for name in _DECISIVE
-                if (variable := f"{_SETTING}{name.upper()}") in variables
-            }
-    if account is not None:
-        subject = f"service account {'/'.join(account)}"
-    elif context.in_pod:
-        subject = "this pod's service account"
-    else:
-        subject = "the user of this kubeconfig"
-        yield note(
-            "rights",
-            "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
-            remedy="install the DaemonSet, or run this in a pod with the node plugin's account",
-        )
-    wanted = permissions.of_node_plugin(
-        pool_source=settings["pool_source"],
-        read_pods=settings["read_pods"] == "true",
-        marks_pods=bool(settings["hypervisor_sockets"]),
-        lists_claims=settings["enforcer_wait_seconds"].strip("0.") != "",
-        releases_driver=settings["release_driver"] == "true" and not settings["simulated_gpus"],
-    )
-    yield from permissions.findings(subject, _answers(context, wanted, account))
-
-
-def of_webhook(context: Context) -> Iterator[Finding]:
-    """Check each permission that the webhook uses, if it is installed."""
-    selector = f"{_COMPONENT}webhook"
-    found = context.cluster.items("/apis/apps/v1/deployments", labelSelector=selector)
-    for workload in found[:1]:
-        account = _account(workload)
-        answers = _answers(context, permissions.of_webhook(), account)
-        yield from permissions.findings(f"service account {'/'.join(account)}", answers)
-
-
-def _answers(
-    context: Context, wanted: Iterable[Permission], account: tuple[str, str] | None
-) -> list[AccessAnswer]:
-    minor = context.cluster.minor_version
-    return [
-        context.cluster.review_access(permission, service_account=account)
-        for permission in wanted
-        if minor is None or minor >= permission.since_minor
-    ]
-
-
-def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
-    """Return namespace and name of the service account of a workload's pods."""
-    name = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
-    return workload["metadata"]["namespace"], name
-
-
 def reachable(context: Context) -> Iterator[Finding]:
     """Check that the webhook is configured, and that a dry run of a pod gets a claim from it.
 
@@ -497,6 +423,11 @@ def trial_pod(namespace: str) -> Mapping[str, Any]:
         },
         "spec": {"containers": [{"name": "app", "image": "busybox"}]},
     }
+
+
+def of_dialect(dialect: str) -> str:
+    """Return the name of the webhook that translates pods of a dialect."""
+    return f"{dialect}.dialects.{_WEBHOOK_DOMAIN}"
 
 
 def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:

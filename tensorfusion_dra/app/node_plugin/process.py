@@ -134,7 +134,7 @@ class NodePlugin:
         self._store = ClaimStore(settings.data_folder, rules=rules, devices_of=files.devices_of)
         supervisor.on_stop(self._store.close)
         self._reconciler = Reconciler(
-            self._store, files, boot_id=boot_id, seconds=settings.recover_seconds
+            self._store, files, boot_id=boot_id, seconds=max(1.0, 2 * settings.poll_seconds)
         )
         self._reconciler.begin()
         reading_due, publishing_due = Wakeup(), Wakeup()
@@ -241,7 +241,8 @@ class NodePlugin:
 
         Raises:
             RetryableError: This instance cannot log in at the API server.
-            FatalError: A port cannot be bound.
+            FatalError: A socket cannot be bound.
+            InputError: A port cannot be bound.
         """
         settings, supervisor = self._settings, self._supervisor
         paths = sockets.paths(
@@ -269,7 +270,7 @@ class NodePlugin:
             self._nodes,
             self._preparer,
             gone_seconds=settings.gone_seconds,
-            check_seconds=settings.check_seconds,
+            check_seconds=36 * settings.gone_seconds,
         )
         reconcile = partial(
             self._reconciler.run,
@@ -370,7 +371,7 @@ class NodePlugin:
         written = partial(
             self._metrics.written,
             view=observer.view,
-            most_shares=settings.shown_shares,
+            most_shares=settings.metrics_shares,
             tenant_files=partial(_free_ratios, self._enforcers),
         )
         metrics = health_endpoint.metrics_page(
@@ -405,7 +406,6 @@ class NodePlugin:
             questions, pages, host=settings.health_host, port=settings.health_port
         )
         self._supervisor.on_stop(endpoint.stop)
-        endpoint.start()
 
 
 def _free_ratios(enforcers: Mapping[str, Enforcer]) -> Mapping[str, float]:

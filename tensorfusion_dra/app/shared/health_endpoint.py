@@ -1,36 +1,29 @@
 """HTTP endpoint for liveness and readiness probes, and for pages such as the metrics.
 
-Pages are larger than the answers to probes, and their readers may be slow. So only a few pages are
-answered at a time, and probes find room beside them.
+Pages take more work than the answers to probes. So one is made at a time, and probes find room
+beside them.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from http import HTTPStatus
-from threading import BoundedSemaphore, Lock, Thread
+from threading import Lock
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.runtime.http_server import (
-    Bounds,
+    PageServer,
     Request,
     Respond,
     Response,
-    Server,
     text_response,
 )
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 
-_BOUNDS: Final = Bounds(
-    connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, check_seconds=0.5
-)
-_MAX_PAGES: Final = 4
-"""Pages that are answered at a time, besides probes."""
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
 _METRICS: Final = "/metrics"
@@ -71,7 +64,7 @@ class Probe:
             return self._reason
 
 
-class HealthEndpoint:
+class HealthEndpoint(PageServer):
     """HTTP server that answers each check's path with 200, or with 503 and the error text.
 
     Other paths may have pages, which answer for themselves.
@@ -86,7 +79,7 @@ class HealthEndpoint:
         port: int,
         setting: str = "health-port",
     ) -> None:
-        """Listen on the port; requests are answered only after start().
+        """Answer requests from now on.
 
         Args:
             checks: By path.
@@ -96,36 +89,14 @@ class HealthEndpoint:
             setting: Name of the port's setting, for the error.
 
         Raises:
-            FatalError: The address cannot be bound.
+            InputError: The address cannot be bound.
         """
         self._checks: Final = {
             path: Probe(path.strip("/"), question) for path, question in checks.items()
         }
         self._pages: Final = dict(pages or {})
-        self._room: Final = BoundedSemaphore(_MAX_PAGES)
-        self._thread: Thread | None = None
-        try:
-            self._server: Final = Server(
-                self._respond, host=host, port=port, setting=setting, bounds=_BOUNDS
-            )
-        except InputError as error:
-            raise FatalError(str(error)) from error
-
-    @property
-    def port(self) -> int:
-        """Return the port that the server listens on."""
-        return self._server.port
-
-    def start(self) -> None:
-        """Answer requests in a thread of its own."""
-        self._thread = Thread(target=self._server.run, name="health-endpoint", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop answering and close the socket."""
-        self._server.stop(grace_seconds=0)
-        if self._thread is not None:
-            self._thread.join()
+        self._one_page: Final = Lock()
+        super().__init__(self._respond, host=host, port=port, setting=setting)
 
     def _respond(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:
@@ -138,17 +109,14 @@ class HealthEndpoint:
         if request.path not in self._pages:
             paths = ", ".join((*self._checks, *self._pages))
             return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
-        if not self._room.acquire(blocking=False):
-            text = "too many pages are being read"
-            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
-            found = self._pages[request.path](request)
+            with self._one_page:
+                return self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
             log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
-            found = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        return replace(found, on_sent=self._room.release)
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
 
 def metrics_page(
@@ -163,7 +131,7 @@ def metrics_page(
         port: 0 for the health port.
 
     Raises:
-        FatalError: The address cannot be bound.
+        InputError: The address cannot be bound.
     """
 
     def page(request: Request) -> Response:
@@ -174,5 +142,4 @@ def metrics_page(
         return {_METRICS: page}
     endpoint = HealthEndpoint({}, {_METRICS: page}, host=host, port=port, setting="metrics-port")
     supervisor.on_stop(endpoint.stop)
-    endpoint.start()
     return {}

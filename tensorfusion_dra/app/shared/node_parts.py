@@ -33,7 +33,6 @@ from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
-from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_store, saved_state
 from tensorfusion_dra.state.claim_files import HostFiles
@@ -117,13 +116,13 @@ def node_enforcer(
     """
     named = candidates(settings, every)
     is_real = not settings.simulated_gpus
-    (example,) = enforcer_rules.example(settings.enforcer, Isolation(settings.isolation)).shares
+    (example,) = enforcer_rules.example(next(iter(named)), Isolation(settings.isolation)).shares
     known = (enforcer.of_record(example) for enforcer in named.values())
     is_limited = any(each is None or each.state is State.NOT_ENFORCED for each in known)
     return NodeEnforcer(
         named,
         is_real=is_real,
-        is_auto=is_real and settings.enforcer == AUTO,
+        is_auto=is_real and settings.is_choice,
         is_required=settings.require_enforcement,
         is_needed=is_real and settings.isolation != Isolation.SHARED and is_limited,
         wait_seconds=settings.enforcer_wait_seconds,
@@ -228,8 +227,6 @@ def _driver_root_on_host(settings: Settings) -> Path:
 def health_rules(settings: Settings) -> HealthRules:
     """Return the rules by which the health of this node's cards changes."""
     return HealthRules(
-        failed_readings=settings.health_failed_readings,
-        good_readings=settings.health_good_readings,
         quiet_seconds=settings.health_quiet_seconds,
         xid_clear_seconds=settings.health_xid_clear_seconds,
         xids=XidRules(

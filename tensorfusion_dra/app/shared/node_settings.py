@@ -28,6 +28,7 @@ LOOPBACK: Final = "loopback"
 ON: Final = "on"
 _NONE: Final = "none"
 _TENSOR_FUSION: Final = "tensor-fusion"
+_SEVERAL: Final = "nvidia,tensor-fusion,hami-core,mps"
 STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
 STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
@@ -39,6 +40,7 @@ _SUBDOMAIN: Final = (
 )
 _XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
 _NAMES: Final = (r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?", "names with commas, as rack,fans")
+_ADDRESS: Final = (r"(\S+:[0-9]{1,5})?", "an address and a port, as 10.0.0.7:8001")
 _SOME_NAMES: Final = (r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*", "names with commas, as hami-core,mps")
 _POD_UID: Final = (r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes")
 
@@ -143,7 +145,10 @@ class Settings:
         "GPUs to simulate instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
     )
     poll_seconds: float = setting(
-        30.0, "How often the GPUs are read again, in seconds.", span=(0.1, 86_400)
+        30.0,
+        "How often the GPUs are read again, in seconds; half as often CDI specs and limits are "
+        "compared with the records.",
+        span=(0.1, 86_400),
     )
     nvml_wait_seconds: float = setting(
         30.0,
@@ -159,14 +164,6 @@ class Settings:
         True,
         "Whether to evict the GPUs' pods and close NVML while a label of the Node says that the "
         "NVIDIA driver is being replaced (docs/troubleshoot.md): true, false.",
-    )
-    health_failed_readings: int = setting(
-        2,
-        "Readings in a row without any answer after which the GPUs are unhealthy.",
-        span=(1, 1000),
-    )
-    health_good_readings: int = setting(
-        3, "Readings in a row without trouble before a GPU is healthy again.", span=(1, 1000)
     )
     health_quiet_seconds: float = setting(
         120.0, "Time without trouble before a GPU is healthy again, in seconds.", span=(0, 86_400)
@@ -201,12 +198,9 @@ class Settings:
     )
     enforcer: str = setting(
         registered.AUTO,
-        f"What enforces the limits: {registered.AUTO} (the first of enforcers that is there), "
-        f"{', '.join(registered.OWN)} (limits are advisory), or one of another package.",
-    )
-    enforcers: str = setting(
-        "nvidia,tensor-fusion,hami-core,mps",
-        "Enforcers of which auto takes the first that is on the node.",
+        f"What enforces the limits: {', '.join(registered.OWN)} (limits are advisory), or one of "
+        "another package. Of several, as hami-core,mps, the first that is on the node; "
+        f"{registered.AUTO} stands for {_SEVERAL}.",
         form=_SOME_NAMES,
     )
     require_enforcement: bool = setting(
@@ -249,14 +243,15 @@ class Settings:
         "Folder of Tensor Fusion's hypervisor: limiter, shared memory, claims.",
         is_path=True,
     )
-    hypervisor_ip: str = setting(
-        "", "Address at which containers reach the hypervisor; none if empty."
+    hypervisor_address: str = setting(
+        "",
+        "Where containers reach the hypervisor, as 10.0.0.7:8001; they are not told if empty.",
+        form=_ADDRESS,
     )
-    hypervisor_port: int = setting(8001, "The hypervisor's port.", span=(1, 65_535))
     hypervisor_sockets: str = setting(
         "",
-        "Folder of the hypervisor's device plugin sockets; if empty, the usual one with "
-        "enforcer=auto, else it is not told of pods.",
+        "Folder of the hypervisor's device plugin sockets; if empty, the usual one unless enforcer "
+        "names a single one, and then it is not told of pods.",
         is_path=True,
     )
     hami_core_library: str = setting(
@@ -264,29 +259,19 @@ class Settings:
         "HAMi-core's library on the host, a file that is never overwritten in place.",
         is_path=True,
     )
-    mps_pipes: str = setting(
-        "/run/nvidia/mps/pipe", "Pipe folder of the MPS daemon on the host.", is_path=True
-    )
-    mps_shm: str = setting(
-        "/run/nvidia/mps/shm", "Shared memory of the MPS daemon on the host.", is_path=True
+    mps_root: str = setting(
+        "/run/nvidia/mps",
+        "Folder on the host with the MPS daemon's pipe folder, pipe, and shared memory, shm.",
+        is_path=True,
     )
 
     # The process: its intervals, its probes, its log.
-    recover_seconds: float = setting(
-        60.0,
-        "Interval at which CDI specs and limits are compared with the records, in seconds.",
-        span=(1, 86_400),
-    )
     gone_seconds: float = setting(
         600.0,
         "How long a claim must be gone from the API server, while the Node is Ready, before its "
-        "share is freed without a call of the kubelet, in seconds.",
-        span=(1, 1_000_000),
-    )
-    check_seconds: float = setting(
-        21600.0,
-        "Longest time between two looks at whether a claim still exists, in seconds.",
-        span=(1, 1_000_000),
+        "share is freed without a call of the kubelet, in seconds. Each claim is looked for once "
+        "in 36 times as long, and sooner after another one was refused.",
+        span=(0.1, 1_000_000),
     )
     drain_seconds: float = setting(
         45.0,
@@ -326,13 +311,10 @@ class Settings:
         "", "Address of metrics-port, if that is not 0; all addresses if empty."
     )
     metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.", span=(0, 65_535))
-    metrics_shares: bool = setting(
-        True,
-        "Whether each share has metrics of its own, with its pod's name: true, false.",
-    )
-    metrics_most_shares: int = setting(
+    metrics_shares: int = setting(
         1000,
-        "Shares that have metrics of their own; those beyond are only counted.",
+        "Shares that have metrics of their own, with their pods' names; those beyond are only "
+        "counted.",
         span=(0, 100_000),
     )
 
@@ -347,8 +329,8 @@ class Settings:
             registered.entry_point(name)
         if self.enforcer == _NONE and self.require_enforcement:
             raise InputError("require-enforcement: found true and enforcer none, expected false")
-        if self.enforcer == registered.AUTO and _NONE in self.candidates:
-            raise InputError("enforcers: found none, expected enforcers; or set enforcer=none")
+        if self.is_choice and _NONE in self.candidates:
+            raise InputError(f"enforcer: found {self.enforcer}, expected none to be alone")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
             able = ", ".join(filter(_expands_memory, registered.OWN))
@@ -361,10 +343,14 @@ class Settings:
     @property
     def candidates(self) -> tuple[str, ...]:
         """Return the names of the enforcers that come into question, in their order."""
-        if self.enforcer != registered.AUTO:
-            return (self.enforcer,)
         # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
-        return (_TENSOR_FUSION,) if self.simulated_gpus else tuple(self.enforcers.split(","))
+        several = _TENSOR_FUSION if self.simulated_gpus else _SEVERAL
+        return tuple((several if self.enforcer == registered.AUTO else self.enforcer).split(","))
+
+    @property
+    def is_choice(self) -> bool:
+        """Return True if the first enforcer that is there is taken, False if one is named."""
+        return self.enforcer == registered.AUTO or "," in self.enforcer
 
     @property
     def expands_memory(self) -> bool:
@@ -374,7 +360,7 @@ class Settings:
     @property
     def bridge_folder(self) -> str:
         """Return the folder of the hypervisor's sockets; "" if it is not told of pods."""
-        is_usual = self.enforcer == registered.AUTO and not self.simulated_gpus
+        is_usual = self.is_choice and not self.simulated_gpus
         if self.hypervisor_sockets or not is_usual or _TENSOR_FUSION not in self.candidates:
             return self.hypervisor_sockets
         return f"{self.kubelet_root}/device-plugins"
@@ -408,11 +394,6 @@ class Settings:
     def status_page_mode(self) -> str:
         """Return one of STATUS_PAGES."""
         return STATUS_PAGES_IN_YAML.get(self.status_page, self.status_page)
-
-    @property
-    def shown_shares(self) -> int:
-        """Return the number of shares that have metrics of their own."""
-        return self.metrics_most_shares if self.metrics_shares else 0
 
 
 def _expands_memory(enforcer: str) -> bool:

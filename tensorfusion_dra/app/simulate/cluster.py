@@ -134,8 +134,7 @@ class SimulatedCluster:
             "driver-root-on-host": self.folder / "driver",
             "tensor-fusion-root": self.folder / "tensor-fusion",
             "hami-core-library": self.folder / "vgpu" / "libvgpu.so.1",
-            "mps-pipes": self.folder / "mps" / "pipe",
-            "mps-shm": self.folder / "mps" / "shm",
+            "mps-root": self.folder / "mps",
         }
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),

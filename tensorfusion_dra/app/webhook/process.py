@@ -17,26 +17,35 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, Pods
+from tensorfusion_dra.cluster.lately import Lately
+from tensorfusion_dra.cluster.objects import (
+    Claims,
+    Pods,
+    PriorityClasses,
+    namespaces_with_template,
+)
+from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
-from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
-from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews
+from tensorfusion_dra.webhook.server import ReviewServer
 
 log = structlog.get_logger()
 
 GRACE_SECONDS: Final = 10.0
 """Time for requests in flight to finish."""
 _JOIN_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 10.0
+"""Longest time to read all slices for warnings."""
 
 
 def run(settings: WebhookSettings) -> int:
@@ -48,22 +57,18 @@ def run(settings: WebhookSettings) -> int:
     started = time.monotonic()
     supervisor = Supervisor()
     supervisor.stop_on_signals()
-    try:
-        with supervisor:
-            server = _start(settings, supervisor, started=started)
-            cause = supervisor.wait()
-            if cause is None:
-                # Accept requests a while longer, but close each connection after its next answer.
-                server.is_leaving.set()
-                time.sleep(settings.drain_seconds)
-    except FatalError as error:
-        log.error("start_failed", version=version.current(), error=str(error))
-        return 1
+    with supervisor:
+        server = _start(settings, supervisor, started=started)
+        cause = supervisor.wait()
+        if cause is None:
+            # Accept requests a while longer, but close each connection after its next answer.
+            server.is_leaving.set()
+            time.sleep(settings.drain_seconds)
     log.info("stopped", error=str(cause) if cause else None)
     return 1 if cause else 0
 
 
-def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
+def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> ReviewServer:
     certificates = Certificates(
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
@@ -78,6 +83,10 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
+    slices = PublishedSlices(api)
+    slices_lately = Lately(partial(slices.published, wait_seconds=_READ_SECONDS))
+    templates_lately = Lately(partial(namespaces_with_template, api))
+    pod_events = PodEvents(api)
     # With auto, the nodes decide.
     facts = EnforcerFacts(enforces_hard=True, names_containers=True)
     if settings.enforcer != registered.AUTO:
@@ -86,16 +95,24 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         pools=pools,
         templates=templates,
         pods=Pods(api),
-        slices=PublishedSlices(api),
+        slices=slices,
+        quotas=quotas,
+        priorities=PriorityClasses(api),
+        slices_lately=slices_lately.seen,
+        templates_lately=templates_lately.seen,
+        on_warnings=pod_events.say,
+        default_enabled=settings.default_enabled,
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity,
         enforces_hard=facts.enforces_hard,
         names_containers=facts.names_containers,
     )
-    server = Server(
+    server = ReviewServer(
         Reviews(
             admission,
-            QuotaAdmission(quotas, Claims(api)),
+            QuotaAdmission(
+                quotas, Claims(api), Pods(api), trusts_clients=bool(settings.client_ca_file)
+            ),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,
@@ -106,6 +123,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
     for name, part in objects.items():
         supervisor.own(name, part)
+    supervisor.own("slices", slices_lately)
+    supervisor.own("claim-templates", templates_lately)
+    supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     pages: Mapping[str, Page] = {}
@@ -128,7 +148,6 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         port=settings.health_port,
     )
     supervisor.on_stop(health.stop)
-    health.start()
     log.info(
         "serving",
         version=version.current(),

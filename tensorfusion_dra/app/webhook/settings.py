@@ -43,6 +43,11 @@ class WebhookSettings:
         "Whether claims request virtual_tflops and virtual_vram in clusters without GPUPool "
         "objects, for node plugins whose settings oversubscribe: true, false.",
     )
+    default_enabled: bool = setting(
+        False,
+        "Whether pods with amounts get a GPU without the annotation dra-enabled, where no GPUPool "
+        "decides: true, false.",
+    )
     enforcer: str = setting(
         registered.AUTO,
         "Enforcer of the limits, as in the node plugins' setting: "

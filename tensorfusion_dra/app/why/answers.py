@@ -14,6 +14,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.findings import ANNOTATIONS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -38,8 +39,9 @@ ELSEWHERE: Final = (
     "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
 )
 WEBHOOK: Final = "webhook"
-"""Subject of the findings about a pod without the claim that its annotations request. Kubernetes
-schedules such a pod, and it runs without a GPU."""
+"""Subject of the findings about a pod without the claim that its annotations request."""
+_NO_GPU: Final = frozenset({WEBHOOK, ANNOTATIONS})
+"""Subjects of findings about pods that Kubernetes schedules, and that run without a GPU."""
 
 _MAX_NODES: Final = 8
 """Of more nodes, only groups are shown."""
@@ -89,6 +91,8 @@ class PodState(StrEnum):
     """A node has what the pod requests; the scheduler places it at its next try."""
     BOUND = "bound"
     """The pod has a node already, or is done."""
+    STUCK = "stuck"
+    """The pod has a node, and its kubelet cannot start it."""
     WAITS = "waits"
     """The pod cannot be scheduled now."""
 
@@ -137,7 +141,7 @@ def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Findi
     if not findings:
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
-    what = "It got no GPU: " if findings[0].subject == WEBHOOK else "But "
+    what = "It got no GPU: " if findings[0].subject in _NO_GPU else "But "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
 
@@ -152,7 +156,7 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    cannot = "gets no GPU" if first.subject == WEBHOOK else "cannot be scheduled"
+    cannot = "gets no GPU" if first.subject in _NO_GPU else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer
@@ -197,6 +201,10 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         lacking = f"they have no device of DeviceClass {_classes(wanted, wanted)}"
         why = _of_nodes(reasons) if reasons else lacking
         return f"no node that it may use has a usable device: {why}{beside}"
+    needed = placement.number_of_cards(trial.waiting)
+    largest = max(tried, key=lambda each: len(each.cards))
+    if len(largest.cards) < needed:
+        return f"no node has {needed} cards: {largest.name} has most, {len(largest.cards)}{beside}"
     every = list(placement.alternatives(trial.waiting))
     passed = {name for card in cards for name, found in card.rejections.items() if found is None}
     hopeless = [each for each in every if passed.isdisjoint(each)]
@@ -231,10 +239,30 @@ def _none_of(
     found = [_nearest(rejections) for rejections in of_class if rejections]
     if not found:
         return f"no node that it may use has a device of DeviceClass {_classes(wanted, request)}"
+    of_request = [card for card in cards if not card.rejections.keys().isdisjoint(request)]
+    beyond = _beyond(of_request, [wanted[name].amounts for name in request])
     if len(found) == 1 and found[0] is not None:
         _, _, cause = numbered(1, cause_text(found[0])).partition(" ")
-        return f"the only card {cause}"
-    return f"none of {len(found)} cards fits: {_causes(found)}"
+        return f"the only card {cause}{beyond}"
+    return f"none of {len(found)} cards fits: {_causes(found)}{beyond}"
+
+
+def _beyond(cards: Sequence[TriedCard], asked: Sequence[Mapping[str, Quantity]]) -> str:
+    """Return what no card has even if it is free: a capacity, or as much of it; "" for nothing.
+
+    Args:
+        asked: The amounts of each alternative of a request.
+    """
+    offered: dict[str, Quantity] = {}
+    for card in cards:
+        for name, capacity in card.device.capacity.items():
+            offered[name] = max(capacity.value, offered.get(name, capacity.value))
+    for name in asked[0]:
+        if name not in offered:
+            return f"; the cards have {', '.join(offered)}"
+        if all(amounts.get(name, Quantity(0)) > offered[name] for amounts in asked):
+            return f"; the largest card has {name} {streams.shown(offered[name])}"
+    return ""
 
 
 def _classes(wanted: Mapping[str, Wanted], request: Iterable[str]) -> str:
@@ -518,7 +546,9 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
         if name == names.ATTR_PHASE and list(found) == [names.PHASE_UNKNOWN]:
             yield "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
         elif wanted and names.ANNOTATION_CEL_EXPRESSION not in annotated:
-            yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
+            # The claim may be older than the annotation, and have another value.
+            if any(syntax.quoted(each.strip()) in subject for each in wanted.split(",")):
+                yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
         else:
             yield (f"Correct the selector {short(subject)}: the cards have {name}: {values}.")
 

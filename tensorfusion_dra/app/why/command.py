@@ -5,12 +5,13 @@ import sys
 from typing import Final
 
 from tensorfusion_dra.app.shared import kubectl, logging, streams
+from tensorfusion_dra.app.why import answers, diagnosis
 from tensorfusion_dra.core.errors import InputError
 
 _EXIT_CODES: Final = """\
 exit codes:
   0  the pod fits now, or is scheduled already
-  1  it waits, is being deleted, or got no GPU; or no answer from the API server
+  1  it waits, cannot start, is being deleted, or got no GPU; or no answer from the API server
   2  bad input, such as a pod that does not exist
 """
 
@@ -23,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "pod",
         nargs="?",
         metavar="POD",
-        help="name of the pod, or of a workload: deploy/NAME, job/NAME",
+        help="name of the pod, or NAMESPACE/POD, or a workload: deploy/NAME, job/NAME",
     )
     parser.add_argument(
         "-n", "--namespace", metavar="NAMESPACE", help="by default that of kubectl's context"
@@ -44,20 +45,12 @@ def run(flags: argparse.Namespace) -> int:
     """Print the answer and return the exit code.
 
     Raises:
-        InputError: There is no such pod, a flag cannot be used, or the extra 'cel' is missing.
+        InputError: There is no such pod, or a flag cannot be used.
         RetryableError: The API server did not answer, or a permission is missing.
     """
     if not flags.pod and flags.file is None:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
-    try:
-        from tensorfusion_dra.app.why import answers, diagnosis  # noqa: PLC0415 - the extra 'cel'
-    except ImportError as error:
-        raise InputError(
-            "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
-            f"{error}"
-        ) from error
-
     found = diagnosis.answer(
         kubectl.api(flags.kubeconfig),
         namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),

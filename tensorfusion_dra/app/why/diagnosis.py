@@ -1,9 +1,7 @@
-"""The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose.
+"""The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
-Loaded only with the extra `cel`.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,7 +13,8 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -77,7 +76,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     """Return the diagnosis of a pod of the cluster, of a workload's pods, or of a file.
 
     Args:
-        target: Name of a pod, or a workload such as ``deploy/train``.
+        target: Name of a pod, also with its namespace, or a workload such as ``deploy/train``.
 
     Raises:
         InputError: There is no such pod or workload, or an object is malformed.
@@ -86,19 +85,34 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     lists = ClusterLists(api)
     try:
         if file is not None:
-            pod, others = reading.read_file(file, namespace=namespace, name=target)
+            pod, owner, others = reading.read_file(file, namespace=namespace, name=target)
             cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-            return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-        kind, name = reading.kind_and_name(target)
+            found = diagnose(pod, reading.with_objects(cluster, others), is_created=False)
+            return _with_misplaced(owner, found)
+        kind, namespace, name = reading.named(target, namespace)
         if kind == "Pod":
-            found = reading.read_pod(lists, namespace=namespace, name=name)
-            return diagnose(found, reading.read(lists, namespace, [found]))
+            pod = reading.read_pod(lists, namespace=namespace, name=name)
+            return diagnose(pod, reading.read(lists, namespace, [pod]))
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
-        return _of_workload(workload, reading.read(lists, namespace, workload.pods))
+        found = _of_workload(workload, reading.read(lists, namespace, workload.pods))
+        return _with_misplaced({"kind": kind, **workload.document}, found)
     except StatusError as error:
         if error.status != 403:
             raise
         raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+
+
+def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
+    """Return a diagnosis with the annotations that the workload has in place of its pods."""
+    for each in findings.misplaced(workload):
+        return replace(
+            found,
+            answer=f"Its pods get no GPU: {each.subject} {each.found}. {found.answer}",
+            helps=[each.remedy, *found.helps],
+            findings=[each, *found.findings],
+            state=PodState.WAITS if found.state is PodState.FITS else found.state,
+        )
+    return found
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
@@ -129,10 +143,10 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled, or is and has no problem; else 1."""
+    """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
     has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
     is_bad = found.state is PodState.BOUND and has_problem
-    return 1 if found.state is PodState.WAITS or is_bad else 0
+    return 1 if found.state in (PodState.WAITS, PodState.STUCK) or is_bad else 0
 
 
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
@@ -157,7 +171,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in ("Succeeded", "Failed")):
-        findings = list(of_bound(pod, observed))
+        found = list(of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
         reason = reading.newest_failure(
             event
@@ -165,22 +179,22 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             if event.get("type") == "Warning"
             and as_map(event.get("source")).get("component") == "kubelet"
         )
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, findings)
+        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found)
         return Diagnosis(
             pod=_name(pod),
-            state=PodState.BOUND,
+            state=PodState.STUCK if reason else PodState.BOUND,
             answer=answer,
-            helps=list(dict.fromkeys(finding.remedy for finding in findings)),
-            findings=findings,
+            helps=list(dict.fromkeys(finding.remedy for finding in found)),
+            findings=found,
         )
     resolved = resolve(pod, observed, is_created=is_created)
     found = resolved.findings
-    found += halted(resolved.pod)
+    found += halted(resolved.pod, observed)
     found += other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
         found += missing_classes(resolved.claims, class_names)
-        found += unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += unknown_resources(resolved.pod, observed, is_created=is_created)
     return _tried(resolved, observed)
 
 
@@ -198,7 +212,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    findings = list(resolved.findings)
+    every = list(resolved.findings)
     ours = any(
         each.get("deviceClassName") == names.DEVICE_CLASS
         for claim in resolved.claims
@@ -207,8 +221,8 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     if ours and not observed.missing:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)
-        findings += [each for each in published if each.level is not Level.OK]
-    findings += pools(observed.pool_status)
+        every += [each for each in published if each.level is not Level.OK]
+    every += pools(observed.pool_status)
     helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
@@ -229,7 +243,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         state=PodState.FITS if fits and not resolved.blocks else PodState.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
-        findings=findings,
+        findings=every,
         outcomes=outcomes,
         unchecked=list(observed.unreadable),
         release=f"1.{observed.release}",
@@ -248,6 +262,9 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         is_created: False for a pod from a file, to which the webhook will still add its claim.
     """
     found = Resolved(pod=pod)
+    if not is_created:
+        found.findings += translated(found, observed)
+        pod = found.pod
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
@@ -269,15 +286,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                     remedy="install the webhook before the pod is created",
                 )
             )
-    elif requests_share:
-        found.findings.append(
-            warning(
-                "pod",
-                "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
-                expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
-                remedy=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
-            )
-        )
+    elif not resource_claims.entries(pod):
+        found.findings += _of_new_pods(findings.without_effect(pod), is_created=is_created)
     for entry in resource_claims.entries(found.pod):
         name = resource_claims.stored_name(found.pod, entry)
         if name:
@@ -294,17 +304,48 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the findings about a pod that has a node, and about its claims."""
-    yield from deleted(pod)
+    yield from deleted(pod, observed)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
     verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
-    named = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
-    for name in filter(None, dict.fromkeys([*named, resource_claims.extended_name(pod)])):
+    elif not resource_claims.entries(pod):
+        yield from _of_new_pods(findings.without_effect(pod))
+    for name in _claim_names(pod):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+            yield from _outdated(pod, claim, observed)
+
+
+def _of_new_pods(found: Iterable[Finding], *, is_created: bool = True) -> Iterator[Finding]:
+    """Yield findings whose remedies have an effect on new pods only."""
+    again = ", then delete the pod and create it again" if is_created else ""
+    for each in found:
+        yield replace(each, remedy=f"{each.remedy}{again}")
+
+
+def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the finding about a claim that is older than the pod's annotations.
+
+    Percentages of several models are other amounts once nodes come or go.
+    """
+    for entry in resource_claims.entries(pod):
+        template = observed.templates.get(str(entry.get("resourceClaimTemplateName")))
+        is_ours = claim_admission.is_labelled(claim) and template is not None
+        if not is_ours or resource_claims.stored_name(pod, entry) != claim["metadata"]["name"]:
+            continue
+        if not pod_request.parse(review.annotations_of(pod)).has_percentages:
+            assert template is not None
+            made = resource_claims.created(pod, name_of(entry), template)
+            yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
+
+
+def _claim_names(pod: Document) -> list[str]:
+    """Return the names of the pod's claims that exist."""
+    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -396,7 +437,8 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
         )
         found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod)).whole:
-        found.findings += dropped_amounts(found.pod, claim)
+        dropped = list(dropped_amounts(found.pod, claim))
+        found.findings += dropped or _outdated(found.pod, claim, observed)
     found.findings += _unbound(claim)
     found.stored.append(claim)
 
@@ -514,26 +556,52 @@ def _review(group: str, kind: str, document: Document) -> Review:
     )
 
 
-def deleted(pod: Document) -> Iterator[Finding]:
-    """Yield that the pod is in Terminating."""
-    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
-    if "deletionTimestamp" in metadata:
-        node = spec.get("nodeName")
-        kubelet = f", or for the kubelet of {node}" if node else ""
-        yield problem(
-            "pod",
-            f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
-            expected="a pod that is to run",
-            remedy="wait until it is gone; after the deadline it waits for its "
-            f"finalizers{kubelet}: "
-            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
+def deleted(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield that the pod is in Terminating, and what it waits for."""
+    metadata = as_map(pod.get("metadata"))
+    if "deletionTimestamp" not in metadata:
+        return
+    node = as_map(pod.get("spec")).get("nodeName")
+    finalizers = list(map(str, as_list(metadata.get("finalizers"))))
+    waits = [f"its finalizers {', '.join(finalizers)}"] if finalizers else []
+    waits += [f"the kubelet of {node}"] if node else []
+    remedy = f"wait until it is gone; after the deadline it waits for {' and '.join(waits)}"
+    if node and _is_left_alone(pod, observed):
+        remedy = (
+            f"install the node plugin on {node} again: the pod ends once it has unprepared its "
+            "claims"
         )
+    yield problem(
+        "pod",
+        f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
+        expected="a pod that is to run",
+        remedy=remedy if waits else "wait until it is gone",
+    )
 
 
-def halted(pod: Document) -> Iterator[Finding]:
+def _is_left_alone(pod: Document, observed: Observed) -> bool:
+    """Return True if the pod has claims of this driver, which publishes nothing on its node.
+
+    The kubelet deletes the slices of a node plugin that is gone for 30 s.
+    """
+    publishing = {
+        each["spec"].get("nodeName")
+        for each in observed.slices
+        if each["spec"]["driver"] == names.DRIVER
+    }
+    has_claim = any(
+        result.get("driver") == names.DRIVER
+        for name in _claim_names(pod)
+        for result in resource_claims.results(_stored(pod, observed, name) or {})
+    )
+    is_known = "ResourceSlices" not in observed.missing
+    return has_claim and is_known and pod["spec"]["nodeName"] not in publishing
+
+
+def halted(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield why no scheduler places this pod, whatever is free."""
     spec = as_map(pod.get("spec"))
-    yield from deleted(pod)
+    yield from deleted(pod, observed)
     gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
     if gates:
         yield problem(
@@ -590,22 +658,56 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
             )
 
 
+def _spoken(observed: Observed) -> set[Dialect]:
+    """Return the dialects of the webhook; all of them if its configuration is not known."""
+    called = None if observed.webhooks is None else objects.webhooks(observed.webhooks)
+    return {each for each in Dialect if called is None or objects.of_dialect(each) in called}
+
+
+def translated(found: Resolved, observed: Observed) -> Iterator[Finding]:
+    """Translate a pod that is not created yet, as the webhook does in a labelled namespace.
+
+    Yield why a word cannot be translated.
+    """
+    if not dialects.translate(found.pod, _spoken(observed)).matches:
+        return  # as most pods, which need no right to read namespaces
+    labels = observed.labels_of(found.pod) or {}
+    spoken = [e for e in _spoken(observed) if labels.get(f"{names.LABEL_DIALECT}{e}") == "true"]
+    pod = copy.deepcopy(dict(found.pod))
+    translation = dialects.translate(pod, spoken)
+    refused = [(each.path, each.text) for each in translation.matches if each.is_refused]
+    refused += [("spec", translation.error)] if translation.error else []
+    for path, text in refused:
+        yield problem(path, text, expected="", remedy=f"correct {path}")
+    if translation.annotations and not refused:
+        dialects.apply(pod, translation)
+        found.pod = pod
+
+
 def unknown_resources(
-    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+    pod: Document, observed: Observed, *, is_created: bool = True
 ) -> Iterator[Finding]:
-    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
-    offered = resource_claims.class_of_resource(classes).keys() | resource_claims.of_device_plugins(
-        nodes
-    )
-    for name in dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod)):
-        if name not in offered:
-            yield problem(
-                f"extended resource {name}",
-                "no DeviceClass has it as extendedResourceName, and no node has it",
-                expected="one of the two",
-                remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
-                "deviceClass.extendedResourceName), or correct resources.limits",
-            )
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has.
+
+    One finding names those of another system, whose words the webhook translates on demand.
+    """
+    by_class = resource_claims.class_of_resource(observed.classes)
+    offered = by_class.keys() | resource_claims.of_device_plugins(observed.nodes)
+    asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
+    unknown = [name for name in asked if name not in offered]
+    if dialect := findings.dialect_of(unknown):
+        labels, spoken = observed.labels_of(pod), _spoken(observed)
+        found = findings.untranslated(pod, dialect, labels, is_spoken=dialect in spoken)
+        yield from _of_new_pods([found], is_created=is_created)
+        return
+    for name in unknown:
+        yield problem(
+            f"extended resource {name}",
+            "no DeviceClass has it as extendedResourceName, and no node has it",
+            expected="one of the two",
+            remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+            "deviceClass.extendedResourceName), or correct resources.limits",
+        )
 
 
 def pools(status: Sequence[Document]) -> Iterator[Finding]:

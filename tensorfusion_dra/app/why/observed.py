@@ -36,6 +36,7 @@ class Observed:
         webhooks: MutatingWebhookConfigurations; None without the permission to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
+        labels_of: Reads the labels of a pod's namespace; None without the right.
         pool_status: What kube-controller-manager counts in the pools of this driver; read only
             without the permission to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
@@ -53,6 +54,7 @@ class Observed:
     pool_templates: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
+    labels_of: Callable[[Document], Document | None] = lambda _: None
     pool_status: Sequence[Document] = ()
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
@@ -94,6 +96,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
             "MutatingWebhookConfigurations",
         ),
         events_of=lambda pod: events(lists, pod),
+        labels_of=lambda pod: _labels(lists, str(pod["metadata"]["namespace"])),
         pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
@@ -115,6 +118,11 @@ def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
         return None
     uid = metadata.get("uid")
     return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
+
+
+def _labels(lists: ClusterLists, namespace: str) -> Document | None:
+    found = lists.find_readable(f"/api/v1/namespaces/{segment(namespace)}", "Namespaces")
+    return found and as_map(found["metadata"].get("labels"))
 
 
 def newest_failure(events: Iterable[Document]) -> str:
@@ -139,7 +147,10 @@ def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
     """
     found = lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
     if found is None:
-        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
+        raise InputError(
+            f"pod {namespace}/{name}: found none, expected POD with -n NAMESPACE, NAMESPACE/POD or "
+            f"KIND/NAME, KIND of {', '.join([*_KINDS, *_SHORT])}"
+        )
     return found
 
 
@@ -171,6 +182,7 @@ _SHORT: Final = {
     "ds": "DaemonSet",
     "po": "Pod",
 }
+_KINDS: Final = {kind.lower(): kind for kind in ("Pod", *_PATHS)}
 _OPERATORS: Final[Mapping[str, Callable[[str, str], str]]] = {
     "In": lambda key, values: f"{key} in ({values})",
     "NotIn": lambda key, values: f"{key} notin ({values})",
@@ -225,22 +237,20 @@ class Workload:
         return "no condition and no Event says why"
 
 
-def kind_and_name(target: str) -> tuple[str, str]:
-    """Return kind and name of ``deploy/x``; the kind is Pod for a name alone.
+def named(target: str, namespace: str) -> tuple[str, str, str]:
+    """Return kind, namespace and name of ``x`` or ``team-a/x``, which are pods, or ``deploy/x``.
 
     Raises:
-        InputError: The kind is none that has pods.
+        InputError: It has no name.
     """
     word, slash, name = target.rpartition("/")
-    if not slash:
-        return "Pod", target
+    if not name:
+        raise InputError(f"{target}: found no name, expected one after {word}/")
     singular = word.lower().partition(".")[0].removesuffix("s")  # kubectl takes "jobs.batch"
-    known = {kind.lower(): kind for kind in ("Pod", *_PATHS)}
-    kind = _SHORT.get(word) or known.get(singular)
-    if kind is None or not name:
-        expected = ", ".join([*known, *_SHORT])
-        raise InputError(f"{target}: found {word!r}, expected POD or KIND/NAME, KIND of {expected}")
-    return kind, name
+    kind = _SHORT.get(word) or _KINDS.get(singular)
+    if not slash or kind is not None:
+        return kind or "Pod", namespace, name
+    return "Pod", word, name
 
 
 def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) -> Workload:
@@ -293,8 +303,12 @@ def _selector(selector: Mapping[str, object]) -> str:
     return ",".join([*labels, *expressions])
 
 
-def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequence[Document]]:
-    """Read the pod of a file, before it is created, and the claims and templates beside it.
+def read_file(
+    file: str, *, namespace: str, name: str
+) -> tuple[Document, Document, Sequence[Document]]:
+    """Read the pod of a file before it is created, its workload, and the claims and templates.
+
+    A pod without a workload takes its place.
 
     Args:
         namespace: That of objects without one.
@@ -310,20 +324,21 @@ def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequen
         # A generated name begins with this, and stands for it here.
         found_name = {"name": metadata.get("generateName") or "", **metadata}
         placed.append({**document, "metadata": {"namespace": namespace, **found_name}})
-    pods = [pod for document in placed if (pod := pod_of(document)) is not None]
-    chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
+    pods = [(pod, owner) for owner in placed if (pod := pod_of(owner)) is not None]
+    chosen = [each for each in pods if not name or each[0]["metadata"]["name"] == name]
     if len(chosen) != 1:
-        found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
+        found = ", ".join(str(pod["metadata"]["name"]) for pod, _ in pods) or "none"
         expected = f"one of the name {name}" if name else "one; give its name as POD"
         raise InputError(f"{file}: found pods: {found}; expected {expected}")
-    for key, value in as_map(chosen[0]["metadata"].get("annotations")).items():
+    pod, owner = chosen[0]
+    for key, value in as_map(pod["metadata"].get("annotations")).items():
         # YAML reads true and 16 as something else than text.
         if not isinstance(value, str | None):
             found = json.dumps(value, default=str)
             raise InputError(f"{file}: annotation {key}: found {found}, expected it in quotes")
-    near = chosen[0]["metadata"]["namespace"]
+    near = pod["metadata"]["namespace"]
     others = [each for each in placed if each["metadata"]["namespace"] == near]
-    return chosen[0], [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
+    return pod, owner, [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
 
 
 def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:

@@ -178,21 +178,26 @@ def selector(*, model: str = "", pool: str = "", qos: str = "") -> str:
     have several users, and the scheduler counts what they leave of its capacity.
 
     Args:
-        model: The annotation ``gpu-model``.
+        model: The annotation ``gpu-model``: a short name such as A100, or the product name that
+            Tensor Fusion compares, such as NVIDIA A100-SXM4-80GB.
         pool: The annotation ``gpupool``.
         qos: The annotation ``qos``.
     """
     wanted = {
-        names.ATTR_MODEL: model,
-        names.ATTR_POOL_NAME: pool,
-        names.ATTR_QOS: qos,
-        names.ATTR_PHASE: names.PHASE_RUNNING,
+        (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME): model,
+        (names.ATTR_POOL_NAME,): pool,
+        (names.ATTR_QOS,): qos,
+        (names.ATTR_PHASE,): names.PHASE_RUNNING,
     }
-    return " && ".join(
-        f'{_ATTRIBUTES}.?{name}.orValue("") == {quoted(device.shortened(text))}'
-        for name, text in wanted.items()
+    terms = [
+        " || ".join(
+            f'{_ATTRIBUTES}.?{name}.orValue("") == {quoted(device.shortened(text))}'
+            for name in either
+        )
+        for either, text in wanted.items()
         if text
-    )
+    ]
+    return " && ".join(f"({term})" if " || " in term else term for term in terms)
 
 
 def enforcing(wanted: PodRequest) -> str:

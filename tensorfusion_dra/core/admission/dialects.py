@@ -124,6 +124,7 @@ class FieldMapping:
         becomes: Tensor Fusion's annotation, or a scheduler; "" for a word without effect here.
         read: Returns the annotation's value, or "" for none; raises for a text that it cannot have.
         note: Why the word has no effect.
+        excludes: Another word of the pod, beside which its system refuses this one.
     """
 
     kind: Kind
@@ -131,6 +132,7 @@ class FieldMapping:
     becomes: str = ""
     read: Callable[[str], str] = str
     note: str = ""
+    excludes: str = ""
 
 
 _RESOURCE, _ANNOTATION, _SCHEDULER = Kind.RESOURCE, Kind.ANNOTATION, Kind.SCHEDULER
@@ -191,11 +193,12 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
     ),
     # kai-scheduler/KAI-Scheduler: pkg/common/constants, docs/gpu-sharing (memory in MiB; for the
-    # first container by default), gpu_request_validator.go (a fraction is between 0 and 1).
+    # first container by default), gpu_request_validator.go (a fraction is between 0 and 1, and
+    # excludes memory).
     Dialect.KAI: (
         FieldMapping(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
         FieldMapping(_ANNOTATION, "gpu-fraction", _VRAM_PERCENT, _fraction),
-        FieldMapping(_ANNOTATION, "gpu-memory", _VRAM, _mib),
+        FieldMapping(_ANNOTATION, "gpu-memory", _VRAM, _mib, excludes="gpu-fraction"),
         FieldMapping(_ANNOTATION, "gpu-fraction-num-devices", _COUNT, _whole),
         FieldMapping(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
         FieldMapping(_ANNOTATION, "mps", note=_LIMITER),
@@ -287,7 +290,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     written = as_map(as_map(pod.get("metadata")).get("annotations"))
     if claims & _KSERVE_CLAIMS or any(name in written for name in REQUESTING_ANNOTATIONS):
         return Translation()
-    result, asked = Translation(), dict[str, Amounts]()
+    result, asked, without = Translation(), dict[str, Amounts](), set[str]()
     for kind, container, path, owner, field_name, key in _entries(pod):
         text = str(owner[field_name][key])
         here = partial(Match, owner, field_name, key, path)
@@ -297,6 +300,10 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
                 result.matches.append(here("is no known word, so it stays"))
             continue
         word, named = found
+        if word.excludes in owner[field_name]:
+            both = f"found it beside {word.excludes}, expected one of the two"
+            result.matches.append(here(both, is_refused=True))
+            continue
         try:
             value = word.read(text)
         except (ValueError, DriverError) as error:
@@ -310,10 +317,14 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
             if word.becomes == _FILTER and _FILTER in amounts:
                 value = f"{amounts[_FILTER]} && {value}"
             amounts[word.becomes] = value
+        elif word.becomes == _COUNT and kind is Kind.RESOURCE:
+            without.add(container)
         text = becomes if word.becomes else f"has no effect: {word.note}"
         is_removed = bool(word.becomes) or kind is Kind.RESOURCE
         result.matches.append(here(text, is_removed=is_removed))
-    _combine(result, pod, asked)
+    # A container with 0 GPUs gets none, whatever it says of their parts.
+    of_gpus = {name: amounts for name, amounts in asked.items() if name not in without}
+    _combine(result, pod, of_gpus)
     return result
 
 
@@ -364,6 +375,9 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
         result.matches = [found for found in result.matches if found.is_refused]
         return
     together = [name for name in asked if not inits.get(name)]
+    for amounts in asked.values():
+        if _VRAM in amounts:
+            amounts.pop(_VRAM_PERCENT, None)  # as HAMi does
     amounts, *others = asked.values()
     if len(together) > 1 or any(other != amounts for other in others):
         result.error = (

@@ -4,11 +4,16 @@ import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import (
+    PERCENT_OF,
+    REQUESTING_ANNOTATIONS,
+    PodRequest,
+)
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review
@@ -34,6 +39,9 @@ _AMOUNTS: Final = (
 )
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
+_MOST_COMPARED: Final = 100
+"""Unknown annotations that are compared with the known ones, which takes half a millisecond each. A
+pod can have 22,000."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -51,17 +59,20 @@ WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
-    "gpu-indices": "name a GPU by its uuid in dra-cel-expression",
     "partition-id": "cards are not partitioned",
     "container-gpu-count": "every container gets all GPUs of its pod",
+    "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
+    "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
+    "gang-": "the scheduler places pods one by one, a queue such as Kueue starts them together",
+    "auto": "amounts stay as they are requested",
 }
+"""What to know of each; a key is the beginning of a name, so that `auto` is all of `autoscale*`."""
 OTHERS: Final = frozenset(
     {
         *("is-local-gpu", "sidecar-worker", "embedded-worker", "dedicated-worker"),
         *("workload", "workload-mode", "worker-pod-template", "worker-name", "selected-workload"),
-        *("enabled-replicas", "pending-owned-workload", "hourly-pricing", "eviction-protection"),
-        *("autoscale", "autoscale-target", "auto-resources", "auto-replicas"),
-        *("auto-scale-target-resource", "gpu-ids", "container-gpus", "index", "cluster"),
+        *("pending-owned-workload", "hourly-pricing"),
+        *("gpu-ids", "container-gpus", "index", "cluster"),
     }
 )
 """Annotations that Tensor Fusion's own components write and read; they need no warning."""
@@ -138,20 +149,30 @@ def errors(
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
-    An annotation that is an amount but for one or two letters is an error: a warning goes to the
-    controller that creates the pod, and the pod would get all of what it left out. So is a limit
-    below its request, since no node would prepare such a claim.
+    An annotation that is an amount but for one or two letters, or their case, is an error: a
+    warning goes to the controller that creates the pod, and the pod would get all of what it left
+    out. So is a limit below its request, since no node would prepare such a claim; and
+    `gpu-indices`, which also says how many GPUs the pod gets.
 
     Args:
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
-    metadata = as_map(pod.get("metadata"))
-    for annotation in as_map(metadata.get("annotations")):
-        close = difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR)
-        if close and annotation not in _AMOUNTS:
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    annotations = review.annotations_of(pod)
+    if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
+        yield from _named_twice(annotations, wanted)
+    for annotation in _compared(annotations):
+        close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
+        if close:
             text = f"found an unknown annotation; did you mean {close[0]}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+    if indices := annotations.get(names.MARK_GPU_INDICES):
+        text = (
+            f"found {str(indices)[:80]!r}, expected none: DRA has no index of a GPU; select by "
+            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}"
+        )
+        yield FieldError(pod_request.path_of(names.MARK_GPU_INDICES), Reason.FORBIDDEN, text)
     if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -182,6 +203,24 @@ def errors(
             yield from container.errors(wanted)
 
 
+def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
+    """Return the PriorityClass that Tensor Fusion gives to a pod which names none; "" for none."""
+    is_named = as_map(pod.get("spec")).get("priorityClassName")
+    return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
+
+
+def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
+    """Yield each percentage beside the amount that would take precedence over it.
+
+    A pod that was admitted has both: its percentages, and the amounts that they are.
+    """
+    limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+    for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):
+        if all(annotations.get(name, "0") != "0" for name in (amount, percent)):
+            text = f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two"
+            yield FieldError(pod_request.path_of(percent), Reason.INVALID, text)
+
+
 def admitted(
     pod: Mapping[str, Any],
     wanted: PodRequest,
@@ -190,6 +229,7 @@ def admitted(
     pool: str,
     template: str,
     scheduler: str,
+    priority: str = "",
     names_containers: bool = False,
 ) -> Json:
     """Return the pod with its claim, which its containers use, and canonical annotations.
@@ -202,6 +242,7 @@ def admitted(
         pool: GPUPool of the pod; "" for none.
         template: Name of the ResourceClaimTemplate, in the pod's namespace.
         scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        priority: PriorityClass of the pod; "" keeps the pod's own.
         names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
     result = copy.deepcopy(dict(pod))
@@ -221,6 +262,11 @@ def admitted(
     spec = _made(result, "spec")
     if scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         spec["schedulerName"] = scheduler
+    if priority:
+        spec["priorityClassName"] = priority
+        # What Kubernetes has filled in for no class; it refuses a pod whose class differs from it.
+        for filled in ("priority", "preemptionPolicy"):
+            spec.pop(filled, None)
     claim = {"name": names.POD_CLAIM}
     _add_named(spec, "resourceClaims", {**claim, "resourceClaimTemplateName": template})
     found = resource_claims.containers_with_paths(result)
@@ -265,7 +311,7 @@ def warnings(
         every: The pod's containers.
         template, scheduler: As of admitted().
     """
-    yield from _of_names(review.annotations_of(pod))
+    yield from of_names(review.annotations_of(pod))
     yield from _of_amounts(wanted)
     spec = as_map(pod.get("spec"))
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
@@ -299,16 +345,37 @@ def warnings(
             )
 
 
-def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
-    known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS}
-    for annotation in annotations:
-        short = annotation.removeprefix(names.ANNOTATION_PREFIX)
-        if short in {annotation, *known, *OTHERS} or short.startswith(("gang-", "pool-")):
+def _compared(annotations: Mapping[str, str]) -> list[str]:
+    """Return unknown annotations to compare, first those with Tensor Fusion's name."""
+    found = [annotation for annotation in annotations if annotation not in KNOWN_ANNOTATIONS]
+    found.sort(key=lambda each: "fusion" not in each.partition("/")[0].lower())
+    return found[:_MOST_COMPARED]
+
+
+def _is_like_ours(group: str) -> bool:
+    ours = names.ANNOTATION_PREFIX.removesuffix("/")
+    is_as_long = abs(len(group) - len(ours)) <= len("-.")
+    return is_as_long and difflib.SequenceMatcher(None, group.lower(), ours).ratio() >= _NEAR
+
+
+def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning of each annotation without effect that is Tensor Fusion's, or almost."""
+    known = [name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS]
+    for annotation in _compared(annotations):
+        group, slash, short = annotation.partition("/")
+        if not (slash and _is_like_ours(group)):
             continue
-        if short in WITHOUT_EFFECT:
-            yield f"{annotation}: has no effect in DRA mode: {WITHOUT_EFFECT[short]}"
-            continue
-        close = difflib.get_close_matches(short, known, n=1)
+        short = short.lower()
+        if annotation == names.ANNOTATION_PREFIX + short:
+            if short in OTHERS or short.startswith("pool-"):
+                continue
+            found = [text for start, text in WITHOUT_EFFECT.items() if short.startswith(start)]
+            if found:
+                yield f"{annotation}: has no effect in DRA mode: {found[0]}"
+                continue
+        # The part that an amount is of, without request or limit, is the request.
+        close = [name for name in (f"{short}-request",) if name in known]
+        close = close or difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
@@ -328,4 +395,5 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes; did you mean {wanted.vram}Gi?"
+        found, number = f"{wanted.vram} bytes", str(wanted.vram).rstrip(ascii_letters)
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {number}Gi?"

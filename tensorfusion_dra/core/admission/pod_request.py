@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import device
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
@@ -18,8 +19,29 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, Quant
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Item = Mapping[str, Any]
-Card = tuple[Quantity, Quantity, str]
-"""Memory, TFLOPS and model of a published GPU."""
+
+
+class Card(NamedTuple):
+    """A published GPU.
+
+    Attributes:
+        vram, tflops: What it has.
+        most_vram, most_tflops: What its shares divide, which is more in a pool that oversubscribes.
+    """
+
+    vram: Quantity
+    tflops: Quantity
+    most_vram: Quantity
+    most_tflops: Quantity
+    model: str
+    product: str
+    pool: str
+    node: str
+
+    def is_of(self, model: str) -> bool:
+        """Return True if this is its model, short or full; "" is any."""
+        return device.shortened(model) in ("", self.model, self.product)
+
 
 MAX_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
@@ -49,6 +71,12 @@ _IMPLYING_AMOUNTS: Final = (
     names.ANNOTATION_ISOLATION,
 )
 """Annotations that determine how much of a GPU the pod gets; a malformed one is error enough."""
+PERCENT_OF: Final = {
+    names.ANNOTATION_TFLOPS_REQUEST: names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    names.ANNOTATION_TFLOPS_LIMIT: names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_VRAM_REQUEST: names.ANNOTATION_VRAM_PERCENT_REQUEST,
+}
+"""The annotation with which a pod names a percentage in place of an amount."""
 _PATH: Final = "metadata.annotations"
 _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
@@ -225,6 +253,14 @@ def path_of(annotation: str) -> str:
     return f"{_PATH}[{annotation}]"
 
 
+def _hint(annotation: str, text: str) -> str:
+    """Return the annotation to which a percentage belongs; "" for another text."""
+    instead = PERCENT_OF.get(annotation, annotation)
+    if not text.endswith("%") or instead not in PERCENT_OF.values():
+        return ""
+    return f" (did you mean {instead}: {text[:80].removesuffix('%').strip()}?)"
+
+
 def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
     """Parse a pod's annotations into its request, with all their errors.
 
@@ -240,7 +276,8 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
             try:
                 found[field] = read(pod_annotations[annotation])
             except (ValueError, DriverError) as error:
-                errors.append(FieldError(path_of(annotation), Reason.INVALID, str(error)))
+                text = f"{error}{_hint(annotation, pod_annotations[annotation])}"
+                errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
     malformed = {error.path for error in errors}
     if path_of(names.ANNOTATION_DRA_ENABLED) in malformed:
         found["enabled"] = True  # so that its error is reported
@@ -269,7 +306,7 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
 
 
 def alternatives(
-    wanted: PodRequest, slices: Iterable[Mapping[str, Any]], *, pool: str
+    wanted: PodRequest, slices: Sequence[Mapping[str, Any]], *, pool: str
 ) -> tuple[PodRequest, ...]:
     """Return a request for each model of the pod, in its order, with amounts for percentages.
 
@@ -295,13 +332,14 @@ def alternatives(
     if wanted.percent_limit and len(wanted.models) > 1:
         several = ", ".join(wanted.models)
         raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
-    cards = sorted(_cards(slices, pool="" if wanted.expression else pool))
+    where = "" if wanted.expression else pool
+    every = sorted(cards(slices, pool=where))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
-        models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MAX_MODELS]
+        models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
-        own = [card for card in cards if not model or card[2] == device.shortened(model)]
+        own = [card for card in every if card.is_of(model)]
         choice = replace(wanted, models=(model,) if model else ())
         found += [_in_amounts(choice, own)] if own else []
     if not found:
@@ -312,22 +350,22 @@ def alternatives(
     return tuple(found)
 
 
-def _in_amounts(wanted: PodRequest, cards: Sequence[Card]) -> PodRequest:
+def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards."""
     share, tflops, vram = wanted.share, wanted.tflops, wanted.vram
     if wanted.vram_percent:
-        whole = _only({vram: f"{model} of {vram}" for vram, _, model in cards})
+        whole = _only({each.vram: f"{each.model} of {each.vram}" for each in every})
         part = whole.nano * wanted.vram_percent.nano // (_HUNDRED.nano * NANO)
         vram = Quantity.of_bytes(max(1, part // MIB) * MIB)
     if wanted.percent or wanted.percent_limit:
-        whole = _only({tflops: f"{model} of {tflops} TFLOPS" for _, tflops, model in cards})
+        whole = _only({each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every})
         if wanted.percent_limit:
             share = replace(share, tflops_limit=_part(whole, wanted.percent_limit))
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
     if wanted.like_memory and vram:
         tflops = max(
-            _part(card, Quantity.whole(min(100, -(-100 * vram.nano // memory.nano))))
-            for memory, card, _ in cards
+            _part(each.tflops, Quantity.whole(min(100, -(-100 * vram.nano // each.vram.nano))))
+            for each in every
         )
     return replace(
         wanted,
@@ -355,21 +393,36 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
     return next(iter(found))
 
 
-def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[Card]:
-    """Yield the published devices of a GPUPool; "" for any pool."""
+def cards(slices: Iterable[Mapping[str, Any]], *, pool: str = "") -> Iterator[Card]:
+    """Yield the published devices of a GPUPool; "" for any."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
             attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
-            if pool and _text(attributes, names.ATTR_POOL_NAME) != device.shortened(pool):
+            of_card = _text(attributes, names.ATTR_POOL_NAME)
+            if pool and of_card != device.shortened(pool):
                 continue
+            own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
+            divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in capacity else each for each in own)
             try:
-                vram, tflops = (
+                vram, tflops, most_vram, most_tflops = (
                     quantity.parse(as_map(capacity.get(name)).get("value"))
-                    for name in (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
+                    for name in (*own, *divided)
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            yield vram, tflops, _text(attributes, names.ATTR_MODEL)
+            model, product = (
+                _text(attributes, name) for name in (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME)
+            )
+            yield Card(
+                vram=vram,
+                tflops=tflops,
+                most_vram=most_vram,
+                most_tflops=most_tflops,
+                model=model,
+                product=product,
+                pool=of_card,
+                node=str(item["spec"].get("nodeName", "")),
+            )
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:

@@ -1,4 +1,4 @@
-"""GPUResourceQuota (tensor-fusion.ai/v1): what all claims of a namespace may have together.
+"""GPUResourceQuota (tensor-fusion.ai/v1): what claims of a namespace may have, each and together.
 
 Each claim is charged these amounts, which have the names of the quota's fields:
 
@@ -11,6 +11,9 @@ A new claim has to name each amount that the quota limits, as in Kubernetes' own
 claim for a whole card does not: how much it takes is known only when the scheduler has chosen one.
 Where limits are limited, the claim has to set its own: for a claim that sets none, the node takes
 the limits that its pods' annotations set, which no quota sees (core/claims/share_policy.py).
+
+`spec.single` limits the requests and limits of each card of a claim, and the number of its cards,
+and has amounts for pods that name none. As in Tensor Fusion, an amount of 0 in it is unset.
 
 Example: of `total.requests.tflops: 100`, claim a has 50 and claim b has 30. Claim c, which requests
 10 for each of two cards, is admitted. Then a claim of 5 is refused: 100 of 100 are taken by a (50),
@@ -34,6 +37,24 @@ WORKERS: Final = "workers"
 _NAMED: Final = 5
 """Most claims that a refusal names."""
 
+# Default amounts: the pod's annotation, and the one that names a percentage instead.
+_DEFAULTS: Final = (
+    (
+        *("defaultRequests", names.CAPACITY_TFLOPS, names.ANNOTATION_TFLOPS_REQUEST),
+        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    ),
+    (
+        *("defaultRequests", names.CAPACITY_VRAM, names.ANNOTATION_VRAM_REQUEST),
+        names.ANNOTATION_VRAM_PERCENT_REQUEST,
+    ),
+    (
+        *("defaultLimits", names.CAPACITY_TFLOPS, names.ANNOTATION_TFLOPS_LIMIT),
+        names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    ),
+    ("defaultLimits", names.CAPACITY_VRAM, names.ANNOTATION_VRAM_LIMIT, ""),
+)
+_UNSET: Final = ("", "0")
+
 Item = Mapping[str, Any]
 Amounts = dict[str, Quantity]
 
@@ -44,16 +65,25 @@ def shares(claim: Item) -> list[Amounts]:
     An amount that is not known in advance is missing.
     """
     found = []
+    for options in _options(claim):
+        known = [name for name in options[0][0] if all(name in each for each, _ in options)]
+        # The scheduler may take any of them, so the largest amounts count.
+        found.append(
+            {name: max(_times(each[name], count) for each, count in options) for name in known}
+        )
+    return found
+
+
+def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
+    """Yield the alternatives of each request: what one card is charged, and the number of cards."""
     for alternatives in _cards(claim):
         options = []
         for request, amounts, count in alternatives:
-            limits = {**amounts, **_limits(claim, request, count)}
+            limits = {**amounts, **_limits(claim, request)}
             counted = (("requests", amounts), ("limits", limits))
-            options.append({f"{field}.{name}": of[name] for field, of in counted for name in of})
-        known = [name for name in options[0] if all(name in each for each in options)]
-        # The scheduler may take any of them, so the largest amounts count.
-        found.append({name: max(each[name] for each in options) for name in known})
-    return found
+            charged = {f"{field}.{name}": of[name] for field, of in counted for name in of}
+            options.append((charged, count))
+        yield options
 
 
 def sums(found: Iterable[Amounts]) -> Amounts:
@@ -73,19 +103,51 @@ def counted(claim: Item) -> Amounts:
 
 def totals(quota: Item) -> Amounts:
     """Return the most that all claims may have, by amount; one that is not set has no limit."""
-    total = as_map(as_map(quota.get("spec")).get("total"))
-    found = {
-        f"{field}.{name}": quantity.parse(as_map(total.get(field))[name])
-        for field in ("requests", "limits")
-        for name in VIRTUAL_OF
-        if name in as_map(total.get(field))
-    }
-    workers = total.get("maxWorkers")
+    found = _limited(quota, "total", requests="requests", limits="limits")
+    workers = _scope(quota, "total").get("maxWorkers")
     return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
 
 
+def _singles(quota: Item) -> Amounts:
+    """Return the most that each card of a claim may have, by amount."""
+    found = _limited(quota, "single", requests="maxRequests", limits="maxLimits")
+    return {name: amount for name, amount in found.items() if amount.nano}
+
+
+def _limited(quota: Item, scope: str, **fields: str) -> Amounts:
+    found = _scope(quota, scope)
+    return {
+        f"{field}.{name}": quantity.parse(as_map(found.get(key))[name])
+        for field, key in fields.items()
+        for name in VIRTUAL_OF
+        if name in as_map(found.get(key))
+    }
+
+
+def _scope(quota: Item, scope: str) -> Mapping[str, object]:
+    return as_map(as_map(quota.get("spec")).get(scope))
+
+
+def defaults(quotas: Iterable[Item], annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that quotas add to a pod, for the amounts that it does not name."""
+    return {
+        annotation: str(amounts[name])
+        for quota in quotas
+        for field, name, annotation, percent in _DEFAULTS
+        for amounts in [as_map(_scope(quota, "single").get(field))]
+        if str(amounts.get(name, "")) not in _UNSET
+        and annotations.get(annotation, "") in _UNSET
+        and annotations.get(percent, "") in _UNSET
+    }
+
+
 def refusals(
-    quota: Item, claim: Item, others: Mapping[str, Amounts], old: Item | None = None
+    quota: Item,
+    claim: Item,
+    others: Mapping[str, Amounts],
+    old: Item | None = None,
+    *,
+    names_others: bool = True,
 ) -> Iterator[str]:
     """Yield why the quota does not admit a new claim, or a change of one.
 
@@ -93,15 +155,21 @@ def refusals(
         others: What the namespace's other claims are charged, by the claim's name.
         old: The claim before the change. What it had already is not refused, as the claims may
             have more than a newer quota.
+        names_others: Whether the reader may learn what they have.
     """
     asked, requested, before = counted(claim), shares(claim), counted(old or {})
+    options = list(_options(claim))
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
     try:
-        limited = totals(quota)
+        limited, singles = totals(quota), _singles(quota)
     except DriverError as error:
-        yield f"{subject}: spec.total: {error}"
+        yield f"{subject}: spec: {error}"
         return
-    for amount, most in limited.items():
+    cards = sum(max(count for _, count in each) for each in options)
+    most_cards = _scope(quota, "single").get("maxGPUCount")
+    if not old and is_whole_number(most_cards) and cards > most_cards:
+        yield f"{subject}: maxGPUCount: found {cards} GPUs, expected at most {most_cards}"
+    for amount in limited | singles:
         if amount != WORKERS and any(amount not in each for each in requested):
             name = amount.partition(".")[2]
             yield f"{subject}: {amount}: found a request without {name}, expected its amount"
@@ -113,12 +181,20 @@ def refusals(
             continue
         if amount in before and asked[amount] <= before[amount]:
             continue
+        if amount in singles:
+            one, most = max(each[amount] for of in options for each, _ in of), singles[amount]
+            if one > most:
+                yield f"{subject}: {amount}: found {one} of one GPU, expected at most {most}"
+        if amount not in limited:
+            continue
+        most = limited[amount]
         having = {name: each[amount] for name, each in others.items() if each.get(amount)}
         used = sum(having.values(), Quantity(0, most.family))
         if used + asked[amount] > most:
             left = max(most - used, Quantity(0))
-            rest = f": {used} of {most} are taken{_names(having)}"
-            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {left}{rest}"
+            rest = f"{left}: {used} of {most} are taken{_names(having)}"
+            rest = rest if names_others else "what the namespace's other claims leave"
+            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {rest}"
 
 
 def _names(having: Amounts) -> str:
@@ -130,14 +206,14 @@ def _names(having: Amounts) -> str:
 
 
 def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
-    """Yield the alternatives of each request, each with its name, amounts and number of cards.
+    """Yield the alternatives of each request: its name, a card's amounts, the number of cards.
 
     What is allocated has one.
     """
     allocated = resource_claims.results(claim)
     for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-            yield [(str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1)]
+            yield [(str(result.get("request")), _amounts(result.get("consumedCapacity")), 1)]
     if allocated:
         return
     devices = as_map(as_map(claim.get("spec")).get("devices"))
@@ -150,28 +226,28 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
                 found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
                 count = found if is_whole_number(found) else 1
-                amounts = _amounts(as_map(each.get("capacity")).get("requests"), count)
+                amounts = _amounts(as_map(each.get("capacity")).get("requests"))
                 options.append((full_name, amounts, count))
         if options:
             yield options
 
 
-def _amounts(found: object, count: int) -> Amounts:
-    """Return TFLOPS and memory of some cards; of a virtual and a physical amount the larger one."""
+def _amounts(found: object) -> Amounts:
+    """Return TFLOPS and memory of a card; of a virtual and a physical amount the larger one."""
     given = {
         name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text)
         for name, text in as_map(found).items()
     }
     return {
         # A negative amount gets the least share, and must not offset what other claims have.
-        name: _times(max(NONE, *(given[each] for each in (name, virtual) if each in given)), count)
+        name: max(NONE, *(given[each] for each in (name, virtual) if each in given))
         for name, virtual in VIRTUAL_OF.items()
         if name in given or virtual in given
     }
 
 
-def _limits(claim: Item, request: str, count: int) -> Amounts:
-    """Return the limits that the claim sets for the cards of one of its requests."""
+def _limits(claim: Item, request: str) -> Amounts:
+    """Return the limits that the claim sets for each card of one of its requests."""
     try:
         merged = _parameters(claim, request).over(
             share_policy.of_annotations(review.annotations_of(claim))
@@ -179,7 +255,7 @@ def _limits(claim: Item, request: str, count: int) -> Amounts:
     except ParameterError:
         return {}  # no node prepares this claim
     found = (names.CAPACITY_TFLOPS, merged.tflops_limit), (names.CAPACITY_VRAM, merged.vram_limit)
-    return {name: _times(limit, count) for name, limit in found if limit is not None}
+    return {name: limit for name, limit in found if limit is not None}
 
 
 def _sets_limit(claim: Item, name: str) -> bool:

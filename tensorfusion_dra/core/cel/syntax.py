@@ -7,7 +7,7 @@ CEL, such as a reserved word as a name: whether an expression is valid is the li
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
 from tensorfusion_dra.core.errors import InputError
@@ -16,12 +16,18 @@ ATTRIBUTES: Final = "attributes"
 CAPACITY: Final = "capacity"
 MAX_DEPTH: Final = 60
 """Maximum height of a tree. The library reads at most 32 levels."""
+MAX_TOKENS: Final = 600
+"""Maximum of names, literals and operators, which bounds the time to read and check them."""
+OWN_LIMIT: Final = "expected fewer: a limit of this driver"
+"""End of an error of an expression that the API server may accept."""
 
 _Scalar = Literal["string", "int", "double", "constant"]
 _Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
 Form = Literal[_Scalar, _Compound, "name", "select", "index", "call", "method"]
 
-_ROWS: Final = tuple(map(str.split, ("||", "&&", "== != < <= > >= in", "+ -", "* / %")))
+_ROWS: Final = ("||", "&&", "== != < <= > >= in", "+ -", "* / %")
+_LEVELS: Final = {mark: level for level, row in enumerate(_ROWS) for mark in row.split()}
+"""Precedence of each operator, the lowest first."""
 _TEXT: Final = r"""(?:
     [rR](?:\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}|"(?!"")[^"\n\r]*"|'(?!'')[^'\n\r]*')
     |\"{3}(?:\\(?s:.)|[^\\])*?\"{3}
@@ -67,8 +73,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(NamedTuple):
     """Part of an expression.
 
     Its form says what its parts are:
@@ -174,7 +179,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(expression: str) -> Iterator[_Token]:
-    offset = 0
+    offset = count = 0
     while offset < len(expression):
         found = _TOKEN.match(expression, offset)
         if found is None:
@@ -182,6 +187,10 @@ def _tokens(expression: str) -> Iterator[_Token]:
             reason = f"found {expression[offset]!r}, expected {expected}"
             raise CelError(reason, expression=expression, offset=offset)
         if found.lastgroup != "space":
+            count += 1
+            if count > MAX_TOKENS:
+                reason = f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}"
+                raise CelError(reason, expression=expression, offset=offset)
             yield _Token(str(found.lastgroup), found[0], offset, found.end())
         offset = found.end()
     yield _Token("end", "", offset, offset)
@@ -215,19 +224,17 @@ class _ExpressionParser:
 
     def _row(self, level: int) -> Node:
         """Parse operands and the operators between them, of one level of precedence or more."""
-        if level == len(_ROWS):
-            return self._operand()
-        node = self._row(level + 1)
-        while self._peek().text in _ROWS[level]:
+        node = self._operand()
+        while (own := _LEVELS.get(self._peek().text, -1)) >= level:
             operator = self._advance()
-            right = self._row(level + 1)
+            parts = [node, self._row(own + 1)]
             if operator.text not in ("&&", "||"):
-                node = self._made("binary", node.start, (node, right), operator)
+                node = self._made("binary", node.start, tuple(parts), operator)
                 continue
-            # A row in parentheses stays a single operand; its span includes the parentheses.
-            is_row = (node.form, node.text) == ("logic", operator.text)
-            row = node.parts if is_row and node.start == node.parts[0].start else (node,)
-            node = self._made("logic", node.start, (*row, right), operator)
+            while self._peek().text == operator.text:  # without a node for each part of a long row
+                operator = self._advance()
+                parts.append(self._row(own + 1))
+            node = self._made("logic", node.start, tuple(parts), operator)
         return node
 
     def _operand(self) -> Node:
@@ -265,7 +272,7 @@ class _ExpressionParser:
             return self._made(literal, token.start, (), self._advance())
         if self._take("("):
             node = self._expression()
-            return replace(node, start=token.start, end=self._expect(")").end)
+            return node._replace(start=token.start, end=self._expect(")").end)
         if token.text in ("[", "{"):
             self._advance()
             form: Form = "list" if token.text == "[" else "map"

@@ -250,12 +250,9 @@ def build_device(
         names.ATTR_MODEL: shortened(gpu.model),
         names.ATTR_UUID: shortened(gpu.uuid),
         names.ATTR_PRODUCT_NAME: shortened(gpu.product_name),
-        names.ATTR_BRAND: shortened(gpu.brand),
         names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
         names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
         names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
-        names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
-        names.ATTR_TFLOPS_SOURCE: gpu.tflops_source.value,
     }
     for name, place in (
         (names.ATTR_PCI_BUS_ID, gpu.pci_bus_id),

@@ -21,6 +21,8 @@ _SHAPE: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)",
 )
+_BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT])i?b?", re.IGNORECASE)
+"""Amounts of memory as people write them elsewhere: 16GB, 16 GiB, 16g."""
 _DECIMAL: Final = {
     "n": -9,
     "u": -6,
@@ -114,8 +116,10 @@ def parse(text: object) -> Quantity:
         raise QuantityError(f"found {type(text).__name__}, expected a quantity such as 16Gi")
     match = _SHAPE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
+        meant = _BYTES.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+        hint = f" (did you mean {meant[1]}{meant[2].upper()}i?)" if meant else ""
         raise QuantityError(
-            f"found {text[:_MAX_LENGTH]!r}, expected a quantity such as 100, 71200m or 16Gi"
+            f"found {text[:_MAX_LENGTH]!r}, expected a quantity such as 100, 71200m or 16Gi{hint}"
         )
 
     digits, _, fraction = match["number"].partition(".")

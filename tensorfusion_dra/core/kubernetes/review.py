@@ -139,11 +139,15 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
         raise ReviewError(f"body: found no JSON that can be read: {error}") from error
     if not isinstance(document, dict):
         raise ReviewError(f"body: found {type(document).__name__}, expected an {KIND}")
-    found = (document.get("apiVersion"), document.get("kind"))
-    if found != (API_VERSION, KIND):
-        raise ReviewError(f"body: found {found[1]} of {found[0]}, expected {KIND} of {API_VERSION}")
+    shown = (document.get("apiVersion"), document.get("kind"))
+    if shown != (API_VERSION, KIND):
+        raise ReviewError(f"body: found {shown[1]} of {shown[0]}, expected {KIND} of {API_VERSION}")
     request = _object(document, "request")
     kind = _object(request, "kind")
+    for name in ("object", "oldObject"):
+        if found := _object(request, name, empty=True):
+            for part in ("annotations", "labels"):
+                _object(_object(found, "metadata"), part, empty=True)
     return Review(
         uid=_text(request, "uid"),
         group=_text(kind, "group", empty=True),

@@ -271,12 +271,9 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     elif vram < MIB * NANO:
         raise InputError(f"{where}: vram: found {shown(fields['vram'])}, expected at least 1Mi")
     else:
-        known = card_named(product)
-        card = Card(
-            product_name=known.product_name if known else " ".join(product.split()),
-            vram_bytes=vram // NANO,
-            compute_capability=known.compute_capability if known else (0, 0),
-        )
+        known = cards_named(product)
+        plain = Card(product_name=" ".join(product.split()), vram_bytes=0)
+        card = replace(known[0] if len(known) == 1 else plain, vram_bytes=vram // NANO)
     reserved = _amount(fields, "reserved", where) or 0
     if not 0 <= reserved <= (card.vram_bytes - MIB) * NANO:
         raise InputError(
@@ -302,13 +299,17 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
 
 
 def _card(name: str, where: str) -> Card:
-    card = card_named(name)
-    if card is None:
-        raise InputError(
-            f"{where}: found no card {shown(name)}, expected one like A100-SXM4-80GB, "
-            f"or a profile that gives its vram"
-        )
-    return card
+    found = cards_named(name)
+    if len(found) == 1:
+        return found[0]
+    expected = ", ".join(
+        card.product_name.removeprefix("NVIDIA ").removeprefix("Tesla ").replace(" ", "-")
+        for card in found or CARDS
+    )
+    raise InputError(
+        f"{where}: found {'several cards' if found else 'no card'} {shown(name)}, expected one of "
+        f"{expected}, or a profile that gives its vram"
+    )
 
 
 def _amount(fields: Mapping[str, object], name: str, where: str) -> int | None:
@@ -341,8 +342,8 @@ def _fields(value: object, known: Mapping[str, _Field], where: str) -> dict[str,
     return found
 
 
-def card_named(name: str) -> Card | None:
-    """Return the card of that name; None if there is none, or several with the same short name.
+def cards_named(name: str) -> Sequence[Card]:
+    """Return the card of that name, or all with that short name.
 
     The name is NVML's, with or without ``NVIDIA``, or the short one. Blanks, dashes and case do not
     matter, so that a shorthand may use ``H100-80GB-HBM3``.
@@ -350,8 +351,7 @@ def card_named(name: str) -> Card | None:
     wanted = _squeezed(name)
     exact = [card for card in CARDS if _squeezed(card.product_name) == wanted]
     short = [card for card in CARDS if models.short_model(card.product_name).lower() == wanted]
-    found = exact or short
-    return found[0] if len(found) == 1 else None
+    return exact or short
 
 
 def _squeezed(name: str) -> str:

@@ -57,10 +57,10 @@ _SHM_MODE: Final = 0o755
 _HEALTHZ: Final = "/healthz"
 _HEALTHZ_SECONDS: Final = 1.0
 _NO_ADDRESS: Final = Advice(
-    subject="address of Tensor Fusion's hypervisor (hypervisor-ip)",
+    subject="address of Tensor Fusion's hypervisor (hypervisor-address)",
     found="not set: a limiter that asks the hypervisor for its pod ends every process",
     expected="the address at which containers reach the hypervisor, such as the node's",
-    remedy="set --hypervisor-ip; the chart does, from the pod's host IP",
+    remedy="set --hypervisor-address; the chart does, from the pod's host IP",
 )
 """Seen with the open limiter (NexusGPU/vgpu.rs): without HYPERVISOR_IP every process ends at its
 start."""
@@ -102,10 +102,11 @@ class TensorFusion(Enforcer):
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "TensorFusion":
+        host, _, port = settings.values["hypervisor-address"].rpartition(":")
         return cls(
             root=settings.values["tensor-fusion-root"],
-            hypervisor_ip=settings.values["hypervisor-ip"],
-            hypervisor_port=int(settings.values["hypervisor-port"]),
+            hypervisor_ip=host.strip("[]"),
+            hypervisor_port=int(port or 0),
             method=PreloadMethod(settings.values["preload"]),
             bridge=settings.values["hypervisor-sockets"],
             device_plugins=f"{settings.values['kubelet-root']}/device-plugins",

@@ -624,6 +624,16 @@ spec:
 """
 
 
+def test_limits_of_which_nothing_is_left_are_empty_and_not_null() -> None:
+    limits = "limits:\n            nvidia.com/gpu: 2 # two"
+    text = DEPLOYMENT.replace("requests: {nvidia.com/gpu: 2}", limits.replace("limits", "requests"))
+
+    converted = convert(text, [Dialect.HAMI]).text
+
+    (container,) = yaml.safe_load(converted)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpumems": 4}, "requests": {}}
+
+
 def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
     converted = convert(DEPLOYMENT, [Dialect.HAMI])
 

@@ -31,8 +31,7 @@ def context(
         "dev_dir": str(folder / "dev"),
         "driver_root": str(folder / "driver"),
         "hami_core_library": str(folder / "vgpu" / "libvgpu.so"),
-        "mps_pipes": str(folder / "mps" / "pipe"),
-        "mps_shm": str(folder / "mps" / "shm"),
+        "mps_root": str(folder / "mps"),
         "tensor_fusion_root": str(folder / "tensor-fusion"),
     }
     return Context(

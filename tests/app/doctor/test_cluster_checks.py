@@ -47,14 +47,6 @@ def here(canned: CannedApi, tmp_path: Path) -> Here:
     return lambda **more: context(tmp_path, api=Api(kubeconfig), **more)
 
 
-def allowed(refused: str = "") -> Callable[[Any], Any]:
-    def review(body: Any) -> Any:
-        verb = body["spec"]["resourceAttributes"]["verb"]
-        return {"status": {"allowed": verb != refused}}
-
-    return review
-
-
 def requests_to(canned: CannedApi, request: str) -> list[Any]:
     return [body for name, body in canned.requests if name.split("?")[0] == request]
 
@@ -63,62 +55,6 @@ def workload(account: str, **variables: str) -> dict[str, Any]:
     env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
     spec = {"serviceAccountName": account, "containers": [{"env": env}]}
     return {"metadata": {"namespace": "gpu"}, "spec": {"template": {"spec": spec}}}
-
-
-@pytest.mark.parametrize(
-    ("version", "refused", "expected"),
-    [
-        ("v1.35.0", "", [(Level.OK, "10 granted")]),
-        ("v1.36.2", "", [(Level.OK, "11 granted")]),
-        ("v1.36.2", "watch", [(Level.PROBLEM, "watch"), (Level.OK, "10 granted")]),
-    ],
-)
-def test_in_a_pod_its_own_rights_are_checked_but_for_those_that_the_release_does_not_know(
-    canned: CannedApi, here: Here, version: str, refused: str, expected: list[Expected]
-) -> None:
-    canned.answers |= {SELF: allowed(refused), "GET /version": {"gitVersion": version}}
-
-    findings.check(objects.of_node_plugin(here(in_pod=True)), expected)
-
-
-@pytest.mark.parametrize(
-    ("variables", "right", "is_asked"),
-    [
-        ({}, "get pods", True),
-        ({"READ_PODS": "false"}, "get pods", False),
-        ({}, "list resourceclaims", False),
-        ({"ENFORCER_WAIT_SECONDS": "100"}, "list resourceclaims", True),
-    ],
-)
-def test_outside_of_a_pod_the_daemonsets_rights_by_its_settings_are_checked(
-    canned: CannedApi, here: Here, variables: dict[str, str], right: str, is_asked: bool
-) -> None:
-    canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
-
-    findings.check(objects.of_node_plugin(here()), [(Level.OK, "of service account gpu/a")])
-
-    sent = [each["spec"] for each in requests_to(canned, OTHERS)]
-    asked = [each["resourceAttributes"] for each in sent]
-    assert {each["user"] for each in sent} == {"system:serviceaccount:gpu:a"}
-    assert (right in [f"{each['verb']} {each['resource']}" for each in asked]) == is_asked
-
-
-def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
-    canned: CannedApi, here: Here
-) -> None:
-    canned.answers |= {DAEMONSETS: {"items": []}, SELF: allowed()}
-
-    findings.check(objects.of_node_plugin(here()), [(Level.NOTE, ""), OK])
-
-
-def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
-    canned: CannedApi, here: Here
-) -> None:
-    findings.check(objects.of_webhook(here()), [])
-    items = [workload("webhook")]
-    canned.answers |= {DEPLOYMENTS: {"items": items}, OTHERS: allowed(refused="get")}
-
-    findings.check(objects.of_webhook(here()), [(Level.PROBLEM, "get pods"), OK])
 
 
 def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:

@@ -16,7 +16,6 @@ from tests.app.node_plugin.test_node_plugin_process import as_the_kubelet, clust
 FAST = (
     *("--poll-seconds", "0.2"),
     *("--health-quiet-seconds", "1"),
-    *("--health-good-readings", "2"),
 )
 NO_POLL = ("--poll-seconds", "3600")
 """Flags without polling: changes follow from the driver's reports alone."""

@@ -146,7 +146,7 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
 def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node) -> None:
     node.port = port_of_no_client()
     port = ("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
-    node.start("--metrics-shares", "false", *port)
+    node.start("--metrics-shares", "0", *port)
     run_pod(node.cluster, "a")
 
     node.cluster.until("scraped", lambda: node.scrape().value("shares") == 1)

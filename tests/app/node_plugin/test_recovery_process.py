@@ -28,7 +28,7 @@ def cluster() -> Iterator[SimulatedCluster]:
     with cluster_with("1xA100-SXM4-80GB") as running:
         boot = running.folder / "boot_id"
         boot.write_text("first\n")
-        running.plugin_flags.extend(["--boot-id-file", str(boot), "--recover-seconds", "1"])
+        running.plugin_flags.extend(["--boot-id-file", str(boot), "--poll-seconds", "0.5"])
         yield running
 
 
@@ -101,7 +101,7 @@ def test_after_a_reboot_specs_are_written_again_and_logged(
 def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
     cluster: SimulatedCluster,
 ) -> None:
-    cluster.plugin_flags.extend(["--gone-seconds", "1", "--check-seconds", "1"])
+    cluster.plugin_flags.extend(["--gone-seconds", "0.1"])
     start(cluster)
     run_pod(cluster, "a")
     assert len(cluster.spec_files()) == 1

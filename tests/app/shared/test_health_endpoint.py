@@ -11,10 +11,9 @@ from threading import Event, Thread
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page, Probe
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -26,7 +25,6 @@ def serving(
     pages: Mapping[str, Page] | None = None,
 ) -> Iterator[HealthEndpoint]:
     endpoint = HealthEndpoint({"/healthz": question}, pages, host="127.0.0.1", port=0)
-    endpoint.start()
     try:
         yield endpoint
     finally:
@@ -66,10 +64,10 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
     assert len(calls) == 1
 
 
-def test_a_port_in_use_is_a_fatal_error() -> None:
+def test_a_port_in_use_is_an_input_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
+        pytest.raises(InputError, match=r"^health-port [0-9]+: Address already in use$"),
     ):
         HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
 
@@ -127,7 +125,7 @@ def test_a_failing_page_answers_500_with_a_log_line_an_unknown_one_404_and_probe
     assert [line["path"] for line in failed] == ["/bad"]
 
 
-def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> None:
+def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it() -> None:
     go_on = Event()
     arrived: list[str] = []
 
@@ -137,20 +135,17 @@ def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> No
         return Response(body=b"slow")
 
     with serving(pages={"/slow": slow}) as endpoint:
-        readers = [
-            Thread(target=ask, args=(endpoint.port, "/slow"))
-            for _ in range(health_endpoint._MAX_PAGES)
-        ]
+        readers = [Thread(target=ask, args=(endpoint.port, "/slow")) for _ in range(4)]
         for reader in readers:
             reader.start()
-        assert eventually(lambda: len(arrived) == health_endpoint._MAX_PAGES)
+        assert eventually(lambda: bool(arrived))
 
-        assert get(endpoint.port, "/slow")[0] == 503
         assert get(endpoint.port, "/healthz")[0] == 200
+        assert len(arrived) == 1
         go_on.set()
         for reader in readers:
             reader.join(PATIENCE_SECONDS)
-        assert get(endpoint.port, "/slow") == (200, "slow")
+        assert len(arrived) == 4
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ NAMED = {"NODE_NAME": "node-01"}
 TAINTS = ("NoSchedule", "NoExecute", "none")
 
 
+DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
+
+
 def given(*flags: str, env: Mapping[str, str] = NAMED) -> Settings:
     parser = argparse.ArgumentParser()
     setting_sources.add_flags(parser, Settings)
@@ -75,7 +78,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "isolation": "hard",
         # The only named one with which every other setting can have another than its default.
         "enforcer": "tensor-fusion",
-        "enforcers": "mps",
+        "hypervisor_address": "10.0.0.7:1",
         "preload": "env",
         "observe_use": "true",
         "release_driver": "false",
@@ -91,7 +94,6 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "health_taint": "NoExecute",
         "device_metadata": "true",
         "metrics": "false",
-        "metrics_shares": "false",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
@@ -154,8 +156,9 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
         ("--dev-dir=./dev", "dev-dir: found './dev', expected an absolute path"),
         ("--driver-root=~", "driver-root: found '~', expected an absolute path"),
         ("--hami-core-library=a.so", "hami-core-library: found 'a.so', expected an absolute path"),
-        ("--mps-pipes=pipe", "mps-pipes: found 'pipe', expected an absolute path"),
-        ("--mps-shm=", "mps-shm: found '', expected an absolute path"),
+        ("--mps-root=mps", "mps-root: found 'mps', expected an absolute path"),
+        ("--mps-root=", "mps-root: found '', expected an absolute path"),
+        ("--hypervisor-address=10.0.0.7", "hypervisor-address: found '10.0.0.7', expected an addr"),
         ("--nvml-library=a.so", "nvml-library: found 'a.so', expected an absolute path"),
         ("--poll-seconds=soon", "poll-seconds: found 'soon', expected a number"),
         ("--poll-seconds=", "poll-seconds: found '', expected a number"),
@@ -166,8 +169,7 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
         ("--drain-seconds=nan", "drain-seconds: found nan, expected"),
         ("--nvml-wait-seconds=0", "nvml-wait-seconds: found 0.0, expected 0.1 to 600"),
         ("--health-quiet-seconds=-1", "health-quiet-seconds: found -1.0, expected 0 to 86400"),
-        ("--health-good-readings=0", "health-good-readings: found 0, expected 1 to 1000"),
-        ("--health-failed-readings=x", "health-failed-readings: found 'x', expected a whole"),
+        ("--metrics-shares=x", "metrics-shares: found 'x', expected a whole number"),
         ("--health-xid-clear-seconds=nan", "health-xid-clear-seconds: found nan, expected"),
         ("--health-ignored-xids=13,", "health-ignored-xids: found '13,', expected numbers"),
         ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
@@ -222,7 +224,7 @@ def test_an_unreadable_file_is_an_error_with_its_path(tmp_path: Path) -> None:
 def test_health_rules_follow_from_the_settings() -> None:
     chosen = given(
         *("--health-ignored-xids", "79,119", "--health-critical-xids", "13"),
-        *("--health-good-readings", "5", "--health-quiet-seconds", "60"),
+        *("--health-quiet-seconds", "60"),
     )
 
     rules = node_parts.health_rules(chosen)
@@ -230,7 +232,7 @@ def test_health_rules_follow_from_the_settings() -> None:
     assert node_parts.health_rules(given()) == HealthRules()
     effects = [node_parts.taint_effect(given(f"--health-taint={each}")) for each in TAINTS]
     assert effects == ["NoSchedule", "NoExecute", ""]
-    assert (rules.good_readings, rules.quiet_seconds) == (5, 60.0)
+    assert rules.quiet_seconds == 60.0
     assert [code for code in (13, 31, 48, 79, 119) if rules.xids.marks_card(code)] == [13, 48]
 
 
@@ -268,13 +270,14 @@ def test_device_nodes_of_a_folder_and_of_a_driver_container_have_their_paths_on_
 @pytest.mark.parametrize(
     ("given", "candidates", "bridge"),
     [
-        ({}, ("nvidia", "tensor-fusion", "hami-core", "mps"), "/var/lib/kubelet/device-plugins"),
+        ({}, ("nvidia", "tensor-fusion", "hami-core", "mps"), DEVICE_PLUGINS),
         (
             {"kubelet_root": "/k"},
             ("nvidia", "tensor-fusion", "hami-core", "mps"),
             "/k/device-plugins",
         ),
-        ({"enforcers": "mps,hami-core"}, ("mps", "hami-core"), ""),
+        ({"enforcer": "mps,hami-core"}, ("mps", "hami-core"), ""),
+        ({"enforcer": "mps,tensor-fusion"}, ("mps", "tensor-fusion"), DEVICE_PLUGINS),
         ({"enforcer": "tensor-fusion"}, ("tensor-fusion",), ""),
         ({"enforcer": "tensor-fusion", "hypervisor_sockets": "/s"}, ("tensor-fusion",), "/s"),
         ({"enforcer": "none"}, ("none",), ""),
@@ -293,15 +296,15 @@ def test_candidates_and_the_bridge_to_the_hypervisor_follow_from_the_enforcer(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"enforcers": ""}, "enforcers: found '', expected names with commas"),
-        ({"enforcers": "mps,mpss"}, "enforcer: found 'mpss', expected one of"),
-        ({"enforcers": "mps,none"}, "enforcers: found none, expected"),
+        ({"enforcer": ""}, "enforcer: found '', expected names with commas"),
+        ({"enforcer": "mps,mpss"}, "enforcer: found 'mpss', expected one of"),
+        ({"enforcer": "mps,none"}, "enforcer: found mps,none, expected none to be alone"),
         (
             {"enforcer": "none", "require_enforcement": True},
             "require-enforcement: found true and enforcer none, expected false",
         ),
         (
-            {"enforcers": "hami-core,mps", "vram_expand_to_host_mem": 50},
+            {"enforcer": "hami-core,mps", "vram_expand_to_host_mem": 50},
             "enforcer: found hami-core, mps, which cannot expand",
         ),
     ],

@@ -1,5 +1,6 @@
 """The status page in a browser: what it draws, how it refreshes, and by which means it is used."""
 
+import itertools
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -307,6 +308,44 @@ def test_simulated_cards_are_marked(pages: Pages) -> None:
 
     name = "NVIDIA A100-SXM4-80GB"
     assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]
+
+
+def test_share_of_a_simulated_card_is_simulated_and_nothing_else(pages: Pages) -> None:
+    quiet = scenes.quiet()
+    simulated = CurrentVerdict(
+        verdict=verdicts.unknown(verdicts.SIMULATED, "nothing"), since=quiet.observed_at
+    )
+    shares = tuple(replace(each, enforcement=simulated) for each in quiet.shares)
+    with serving.served(replace(quiet, shares=shares)) as node:
+        state = pages.open(node).locator(".share .state").first
+
+        expect(state).to_contain_text("Simulated")
+        expect(state).not_to_contain_text("SimulatedGPU")
+
+
+def test_claims_of_operations_are_whole_and_their_namespace_is_shortened(pages: Pages) -> None:
+    name = "newcomer-team-with-a-long-name/m21-dep-7d9f8b6c54-x2k4l-tensor-fusion-gpu-claim-9zv8m"
+    operation = builders.operation(OperationKind.PREPARE, name, (Stage.ADMIT, 5), seconds_ago=1)
+    with serving.served(replace(scenes.quiet(), operations=(operation,))) as node:
+        shown = pages.open(node).locator(".run .name")
+
+        expect(shown).to_have_text(f"newcomer-te\u2026/{name.partition('/')[2]}")
+        expect(shown).to_have_attribute("title", name)
+        assert shown.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
+def test_neighbours_of_one_namespace_have_two_shades(pages: Pages) -> None:
+    shares = tuple(
+        builders.share(builders.Tenant(name=f"speech/asr-{number}", tflops=6, gib=1), 0)
+        for number in range(9)
+    )
+    shade = "parts => parts.map(part => getComputedStyle(part).backgroundColor)"
+    with serving.served(replace(scenes.quiet(), shares=shares)) as node:
+        meter = pages.open(node).locator(".bar").first
+        shades = meter.locator(".part").evaluate_all(shade)
+
+    assert len(shades) == 9
+    assert all(one != other for one, other in itertools.pairwise(shades))
 
 
 def test_of_many_operations_the_last_are_shown_and_all_on_demand(pages: Pages) -> None:

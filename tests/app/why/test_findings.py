@@ -1,5 +1,6 @@
 """What the verb `why` finds about a pod that waits, and about its cards."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.objects import Json, claim, exactly, pod
 
 OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
 KEPT = exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"})
+NOTHING = observed.Observed(nodes=(), slices=(), classes=(), claims=())
 NETWORK_CARD = exactly(deviceClassName="nic.example.com")
 
 
@@ -61,7 +63,8 @@ def test_extended_resource_needs_a_class_or_a_device_plugin(
     classes = [{"metadata": {"name": "gpus"}, "spec": class_spec}]
     nodes = [{"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}]
 
-    found = diagnosis.unknown_resources(asking, classes, nodes)
+    cluster = replace(NOTHING, classes=classes, nodes=nodes)
+    found = diagnosis.unknown_resources(asking, cluster)
 
     assert [each.subject for each in found] == expected
 
@@ -81,12 +84,12 @@ def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
     with_claim, without = pod(claim_name="a"), pod()
     with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
 
-    (found,) = diagnosis.halted(with_claim)
+    (found,) = diagnosis.halted(with_claim, NOTHING)
 
     assert found.subject == "spec.nodeName"
     assert found.found == "node-01, so no scheduler allocates the pod's claims"
     assert "kubernetes.io/hostname: node-01" in found.remedy
-    assert [*diagnosis.halted(without), *diagnosis.halted(pod())] == []
+    assert [*diagnosis.halted(without, NOTHING), *diagnosis.halted(pod(), NOTHING)] == []
 
 
 def test_the_newest_event_of_a_failure_is_quoted() -> None:

@@ -17,11 +17,14 @@ Capture = pytest.CaptureFixture[str]
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
-def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    "target", [("a",), ("default/a",), ("default/a", "-n", "other"), ("po/a",)]
+)
+def test_pod_that_fits(cluster: Cluster, capsys: Capture, target: tuple[str, ...]) -> None:
     first, _ = cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi", "tflops": "100"}))
 
-    code, found = cluster.why(capsys, "a")
+    code, found = cluster.why(capsys, *target)
 
     assert (code, found["state"], found["helps"]) == (0, "fits", [])
     assert found["answer"] == f"default/a fits now on node-01 ({first})."
@@ -80,7 +83,10 @@ def add_network_cards(cluster: Cluster, node: str) -> None:
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
-        (two_cards(), "none of 2 cards fits: 2 have too little free vram."),
+        (
+            two_cards(),
+            "none of 2 cards fits: 2 have too little free vram; the largest card has vram 80Gi.",
+        ),
         (
             (),
             "no node that it may use has a usable device: they have no device of DeviceClass "
@@ -155,8 +161,9 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
         (("",), "pod: found none, expected POD, KIND/NAME or -f FILE"),
         (("none",), "pod default/none: found none"),
         (("deploy/none",), "Deployment default/none: found none"),
-        (("node/a",), "node/a: found 'node', expected POD or KIND/NAME, KIND of pod, deployment"),
-        (("deploy/",), "deploy/: found 'deploy', expected POD or KIND/NAME"),
+        (("node/a",), "pod node/a: found none, expected POD with -n NAMESPACE, NAMESPACE/POD or K"),
+        (("node/a",), "KIND/NAME, KIND of pod, deployment, replicaset,"),
+        (("deploy/",), "deploy/: found no name, expected one"),
         (("-f", "/nowhere"), "/nowhere: No such file"),
     ],
 )
@@ -273,10 +280,17 @@ def large(name: str, vram: str) -> Json:
         ),
         pytest.param(
             {"annotations": {names.ANNOTATION_GPU_COUNT: "3"}},
-            "no node has its 3 cards at once: most are on node-01, where 2 of 2 fit alone.",
+            "no node has 3 cards: node-01 has most, 2.",
             [],
-            "fits alone, but with the pod's other cards: does not satisfy distinctAttribute",
+            "",
             id="more cards than a node has",
+        ),
+        pytest.param(
+            {"requests": [request({"vram": "20Gi", "tflops": "1"}, count=3)], "taint": "xid-79"},
+            "no node has 3 cards: node-01 has most, 2.",
+            [],
+            "",
+            id="a count above the cards of a node",
         ),
         pytest.param(
             {
@@ -299,7 +313,8 @@ def large(name: str, vram: str) -> Json:
                     },
                 ]
             },
-            "for request a/large, none of 2 cards fits: 2 have too little free vram.",
+            "for request a/large, none of 2 cards fits: 2 have too little free vram; the largest "
+            "card has vram 80Gi.",
             ["Request less in request large/90gi: vram 80Gi fits now on node-01."],
             "a/small: fits alone; a/large/300gi: vram 0 of 80Gi taken, 300Gi more",
             id="of several requests, the one that no card fits",
@@ -312,14 +327,16 @@ def large(name: str, vram: str) -> Json:
                     request({"vram": "10Gi", "tflops": "1"}, name="two"),
                 ]
             },
-            "for request a/large, none of 2 cards fits: 2 have too little free vram.",
+            "for request a/large, none of 2 cards fits: 2 have too little free vram; the largest "
+            "card has vram 80Gi.",
             ["Request less in request large: vram 80Gi fits now on node-01."],
             "",
             id="only the request that is too large gets less",
         ),
         pytest.param(
             {"requests": [request({"vram": "10Gi", "shine": "1"})]},
-            "none of 2 cards fits: 2 do not offer the requested shine.",
+            "none of 2 cards fits: 2 do not offer the requested shine; the cards have tflops, "
+            "vram.",
             [],
             "",
             id="capacity that no card has",

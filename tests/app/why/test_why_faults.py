@@ -1,5 +1,6 @@
 """The verb `why` on pods with a fault around their claims or on their node, and with few rights."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,19 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.api.faults import Refuse
-from dra_simulator.rest import CLAIMS, CLASSES, EVENTS, MUTATING_WEBHOOKS, PODS, TEMPLATES
+from dra_simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    EVENTS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    SLICES,
+    TEMPLATES,
+)
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support import image_packages, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
@@ -32,15 +44,62 @@ def test_missing_class(cluster: Cluster, capsys: Capture) -> None:
     assert "install the driver's DeviceClass" in found["helps"][0]
 
 
+AGAIN = ", then delete the pod and create it again"
+ENABLE = f'set the annotation {names.ANNOTATION_DRA_ENABLED}: "true"{AGAIN}'
+
+
 def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_pod("a", metadata={"annotations": pod_annotations(vram_request="16Gi")})
 
     code, found = cluster.why(capsys, "a")
 
-    set_annotation = f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true"
-    assert (code, found["helps"]) == (0, [set_annotation])
-    assert "requests no GPU by a claim" in found["answer"]
-    assert "warning: pod: its annotations request a GPU, but" in cluster.text(capsys, "why", "a")
+    assert (code, found["helps"]) == (1, [ENABLE])
+    assert found["answer"] == (
+        f"default/a gets no GPU: annotations: {names.ANNOTATION_VRAM_REQUEST} requests a GPU, but "
+        "nothing enables DRA for the pod. Otherwise it fits now on node-01."
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "found", "cure"),
+    [
+        (pod_annotations(vram_limit="1Gi"), {}, "vram-limit requests a GPU, but nothing", ENABLE),
+        (
+            pod_annotations(vram="16Gi"),
+            {},
+            "tensor-fusion.ai/vram: unknown annotation; did you mean tensor-fusion.ai/vram-request",
+            f"correct tensor-fusion.ai/vram{AGAIN}",
+        ),
+        (
+            {"tensorfusion.ai/gpu-model": "A100"},
+            {},
+            "unknown annotation; did you mean tensor-fusion.ai/gpu-model?",
+            f"correct tensorfusion.ai/gpu-model{AGAIN}",
+        ),
+        (pod_annotations(vram_request="1Gi", dra_enabled="false"), {}, "", ""),
+        (pod_annotations(vram_request="1Gi"), {"tensor-fusion.ai/enabled": "true"}, "", ""),
+        (pod_annotations(workload="w"), {}, "", ""),
+        ({"example.com/vram": "1Gi"}, {}, "", ""),
+    ],
+)
+def test_running_pod_whose_annotations_have_no_effect(
+    cluster: Cluster,
+    capsys: Capture,
+    annotations: dict[str, str],
+    labels: dict[str, str],
+    *,
+    found: str,
+    cure: str,
+) -> None:
+    cluster.add_pod("a", metadata={"annotations": annotations, "labels": labels})
+    cluster.schedule()
+
+    code, answer = cluster.why(capsys, "a")
+
+    assert code == bool(found)
+    assert ("It got no GPU: annotations: " in answer["answer"]) == bool(found)
+    assert found in answer["answer"]
+    assert answer["helps"] == ([cure] if cure else [])
 
 
 SILENT = "the pod has annotations of this driver, but the webhook gave it no claim"
@@ -137,6 +196,54 @@ def test_claim_of_whole_cards_beside_annotations_with_amounts(
     assert any("requests whole cards, although" in text for text in texts) == warned
 
 
+@pytest.mark.parametrize("is_scheduled", [False, True])
+@pytest.mark.parametrize(
+    ("edited", "earlier"),
+    [
+        ({}, ""),
+        ({"gpu_model": "H100"}, "selector"),
+        ({"vram_request": "20Gi"}, "amounts"),
+        ({"vram_limit": "40Gi"}, "limits"),
+        ({"gpu_count": "2"}, "number of GPUs"),
+    ],
+)
+def test_claim_that_is_older_than_the_annotations_of_its_pod(
+    cluster: Cluster, capsys: Capture, edited: dict[str, str], earlier: str, *, is_scheduled: bool
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
+    model = "A100" if is_scheduled else "V100"  # which no card is
+    asked = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: model}
+    pod = cluster.add_pod("a", metadata={"annotations": asked}, resourceClaims=[entry])
+    made = resource_claims.created(pod, names.POD_CLAIM, template())
+    wanted = pod_request.alternatives(pod_request.parse(asked), (), pool="")
+    cluster.client.create(CLAIMS, claim_admission.filled(made, wanted, pool="", virtual=False))
+    status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
+    pod = cluster.client.patch(
+        PODS, pod, {"status": {"resourceClaimStatuses": status}}, subresource="status"
+    )
+    if is_scheduled:
+        cluster.schedule()
+    annotations = {"metadata": {"annotations": pod_annotations(**edited)}}
+    cluster.client.patch(PODS, cluster.client.get(PODS, "a", "default"), annotations)
+
+    code, found = cluster.why(capsys, "a")
+
+    said = f"before the pod's annotations were edited, and has the earlier {earlier}"
+    delete = "delete the pod and create it again: its claim does not change"
+    assert code == (not is_scheduled)
+    assert [said in each["found"] for each in found["findings"]] == ([True] if earlier else [])
+    assert found["helps"][:1] == (
+        [delete]
+        if earlier
+        else []
+        if is_scheduled
+        else [f"Correct {names.ANNOTATION_GPU_MODEL}: found V100, but the cards have: A100 (2)."]
+    )
+    if edited.get("gpu_model"):
+        assert not any("Correct" in text for text in found["helps"])
+
+
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:
     entries = [{"name": name, "resourceClaimName": name} for name in ("first", "second")]
     cluster.add_pod("a", resourceClaims=entries, schedulingGates=[{"name": "example.com/queue"}])
@@ -155,6 +262,76 @@ def asking_for_cards(count: str) -> Json:
     return {**container, "resources": {"limits": {"tensor-fusion.ai/gpu": count}}}
 
 
+HAMI_LABEL = "tensor-fusion.ai/dialect-hami"
+
+
+def in_words_of_hami(cores: int = 1) -> Json:
+    """A pod's only container."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": cores}
+    return {**objects.pod()["spec"]["containers"][0], "resources": {"limits": limits}}
+
+
+def speak(cluster: Cluster, *dialects: str, label: str = "") -> None:
+    """Configure a webhook of these dialects, and label the pods' namespace."""
+    named = [f"{each}.dialects.dra.tensor-fusion.ai" for each in dialects]
+    webhooks = [{"name": name} for name in (*named, "pods.dra.tensor-fusion.ai")]
+    cluster.client.create(MUTATING_WEBHOOKS, {"metadata": {"name": "w"}, "webhooks": webhooks})
+    namespace = cluster.client.get(NAMESPACES, "default")
+    cluster.client.patch(NAMESPACES, namespace, {"metadata": {"labels": {HAMI_LABEL: label}}})
+
+
+@pytest.mark.parametrize(
+    ("dialects", "label", "found", "cure"),
+    [
+        (
+            ["hami"],
+            "",
+            f": the namespace has no label {HAMI_LABEL}=true",
+            f"kubectl label namespace default {HAMI_LABEL}=true",
+        ),
+        (["kai"], "true", "", "add hami to webhook.dialects of the chart"),
+        (["hami"], "true", "", "check that the webhook runs (tensorfusion-dra doctor)"),
+    ],
+)
+def test_pod_in_the_words_of_another_system(
+    cluster: Cluster,
+    capsys: Capture,
+    dialects: list[str],
+    label: str,
+    *,
+    found: str,
+    cure: str,
+) -> None:
+    speak(cluster, *dialects, label=label)
+    cluster.add_pod("a", containers=[in_words_of_hami()])
+
+    code, answer = cluster.why(capsys, "a")
+
+    assert (code, answer["helps"]) == (1, [f"{cure}{AGAIN}"])
+    assert answer["answer"].startswith(
+        "default/a cannot be scheduled: namespace default: the webhook did not translate the pod's "
+        f"words of hami{found}."
+    )
+
+
+def test_file_of_a_pod_in_the_words_of_another_system(
+    cluster: Cluster, capsys: Capture, tmp_path: Path
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    speak(cluster, "hami", label="true")
+    pod, file = objects.pod("a"), tmp_path / "pod.json"
+
+    answers = {}
+    for cores in (1, 101):
+        pod["spec"]["containers"] = [in_words_of_hami(cores)]
+        file.write_text(json.dumps(pod))
+        answers[cores] = cluster.why(capsys, "-f", str(file))
+
+    assert (answers[1][0], answers[1][1]["state"]) == (0, "fits")
+    assert answers[101][0] == 1
+    assert "found '101', expected a whole number of at most 100" in answers[101][1]["answer"]
+
+
 @pytest.mark.parametrize(
     ("count", "named", "expected"),
     [
@@ -162,8 +339,7 @@ def asking_for_cards(count: str) -> Json:
         (
             "3",
             True,
-            "default/a waits: no node has its 3 cards at once: most are on node-01, where 2 of 2 "
-            "fit alone.",
+            "default/a waits: no node has 3 cards: node-01 has most, 2.",
         ),
         (
             "1",
@@ -203,7 +379,7 @@ def test_claim_that_the_scheduler_made_for_an_extended_resource(
 
     _, found = cluster.why(capsys, "a")
 
-    assert "no node has its 3 cards at once" in found["answer"]
+    assert "no node has 3 cards: node-01 has most, 2" in found["answer"]
 
 
 def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
@@ -217,7 +393,26 @@ def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
     assert (code, found["state"]) == (1, "bound")
     assert "scheduled on node-01 already" in found["answer"]
     assert "But pod: is being deleted, with the deadline 20" in found["answer"]
-    assert found["helps"][0].endswith("or for the kubelet of node-01: example.com/job")
+    assert found["helps"][0].endswith(
+        "it waits for its finalizers example.com/job and the kubelet of node-01"
+    )
+
+
+def test_pod_in_terminating_while_the_node_plugin_is_gone(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.schedule_pod("a", request({"vram": "20Gi"}), metadata={"finalizers": ["a.com/b"]})
+    pod = cluster.client.get(PODS, "a", "default")
+    cluster.client.delete(PODS, "a", "default")
+    cluster.client.delete(SLICES, "slice-node-01")
+
+    code, found = cluster.why(capsys, "a")
+
+    assert pod["spec"]["nodeName"] == "node-01"
+    assert (code, found["helps"][0].partition(":")[0]) == (
+        1,
+        "install the node plugin on node-01 again",
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +497,7 @@ def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) 
 
     code, found = cluster.why(capsys, "a")
 
-    assert (code, found["state"]) == (0, "bound")
+    assert (code, found["state"]) == (1, "stuck")
     assert found["answer"] == (
         "default/a is scheduled on node-01 already; it waits there: FailedPrepareDynamicResources: "
         "no driver"

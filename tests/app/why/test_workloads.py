@@ -205,6 +205,39 @@ def test_file_of_a_workload_with_annotations(
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
 
 
+@pytest.mark.parametrize(
+    ("of_pods", "is_misplaced"),
+    [({}, True), (pod_annotations(qos="high"), True), (ANNOTATED, False)],
+)
+def test_annotations_of_a_workload_itself(
+    cluster: Cluster,
+    workloads: CannedApi,
+    capsys: Capture,
+    tmp_path: Path,
+    of_pods: Json,
+    *,
+    is_misplaced: bool,
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    document = workload("Deployment", of_pods)
+    document["metadata"]["annotations"] = pod_annotations(vram_request="1Gi", qos="high")
+    workloads.answers[f"GET {PATHS['Deployment']}"] = document
+    cluster.add_pod("w-1", metadata=LABELS)
+    run_pods(cluster)
+
+    for arguments in (("deploy/w",), ("-f", written(tmp_path, document))):
+        code, found = cluster.why(capsys, *arguments)
+
+        said = found["answer"].startswith(
+            f"Its pods get no GPU: Deployment default/w has {names.ANNOTATION_VRAM_REQUEST} among "
+            "its own annotations, which its pods do not get."
+        )
+        cure = f"move {names.ANNOTATION_VRAM_REQUEST} to spec.template.metadata.annotations"
+        assert said == is_misplaced
+        assert (cure in found["helps"]) == is_misplaced
+        assert code == 1 or not is_misplaced
+
+
 def cron_job(**metadata: str) -> Json:
     job = {"template": {"spec": objects.pod()["spec"]}}
     spec = {"schedule": "@daily", "jobTemplate": {"spec": job}}

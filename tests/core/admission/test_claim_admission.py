@@ -424,7 +424,9 @@ def selects(terms: Mapping[str, str], device: Device = A100) -> bool:
     [
         (ALL, A100, True),
         ({}, A100, True),
+        ({**ALL, "model": "NVIDIA A100-SXM4-80GB"}, A100, True),
         ({**ALL, "model": "H100"}, A100, False),
+        ({**ALL, "model": "NVIDIA A100-SXM4-40GB"}, A100, False),
         ({**ALL, "model": "a100"}, A100, False),
         ({**ALL, "pool": "other"}, A100, False),
         ({**ALL, "qos": "low"}, A100, False),

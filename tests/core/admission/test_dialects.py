@@ -60,7 +60,8 @@ def one(dialect: Dialect, *word: str) -> Translation:
         Kind.LABEL: made["metadata"]["labels"],
         Kind.SCHEDULER: made["spec"],
     }
-    for kind, name, text in (ASKING[dialect], word):
+    asking = () if word[1] == "gpu-memory" else (ASKING[dialect],)  # KAI refuses both
+    for kind, name, text in (*asking, word):
         holders[Kind(kind)][name] = text
     return dialects.translate(made, {dialect})
 
@@ -187,6 +188,17 @@ def test_texts_that_no_annotation_can_have_are_refused(
     assert refused[0].text.startswith(expected)
 
 
+def test_words_that_exclude_each_other_are_refused() -> None:
+    document = pod(container(), **{"gpu-fraction": "0.5", "gpu-memory": "2000"})
+
+    (refused,) = (each for each in dialects.translate(document, {KAI}).matches if each.is_refused)
+
+    assert (refused.key, refused.text) == (
+        "gpu-memory",
+        "found it beside gpu-fraction, expected one of the two",
+    )
+
+
 WHOLE = {"dedicated-gpu": "true"}
 LIKE = {"compute-percent-request": "memory"}
 
@@ -203,6 +215,11 @@ LIKE = {"compute-percent-request": "memory"}
             {"gpu-count": "2", "vram-percent-request": "50", "compute-percent-request": "30"},
         ),
         (HAMI, pod(container(**nvidia(gpumem=3000))), {"vram-request": "3000Mi", **LIKE}),
+        (
+            HAMI,
+            pod(container(**nvidia(gpumem=3000, gpumem_percentage=20))),
+            {"vram-request": "3000Mi", **LIKE},
+        ),
         (
             HAMI,
             pod(container(**nvidia(gpu=1, gpucores=30))),
@@ -303,6 +320,7 @@ OF_KSERVE["spec"]["resourceClaims"] = [{"name": "managed-device"}]
     [
         pod(container(cpu="1")),
         pod(container(**nvidia(gpu=0)), scheduler="hami-scheduler"),
+        pod(container(**nvidia(gpu=0, gpumem=3000))),
         pod(container(**nvidia(gpu=1)), **pod_annotations(dra_enabled="false")),
         pod(container(**nvidia(gpu=1)), **pod_annotations(vram_request="1Gi")),
         pod(container(**nvidia(vgpu_number=1))),

@@ -1,6 +1,7 @@
 """Admission of a pod that requests a share: what is added and removed, warned of and refused."""
 
 import copy
+import difflib
 from typing import Any
 
 import pytest
@@ -242,6 +243,8 @@ def test_admitted_pod_has_what_its_share_needs_and_keeps_the_rest(
         ("tensor-fusion.ai/vram-limits", "tensor-fusion.ai/vram-limit"),
         ("tensor-fusion.ai/gpu-cuont", "tensor-fusion.ai/gpu-count"),
         ("tensor-fusion.ai/compute-percents-limit", "tensor-fusion.ai/compute-percent-limit"),
+        ("tensor-fusion.ai/VRAM-Request", "tensor-fusion.ai/vram-request"),
+        ("Tensor-Fusion.ai/GPU-Count", "tensor-fusion.ai/gpu-count"),
         ("tensor-fusion.ai/memory-request", ""),
         ("tensor-fusion.ai/gpu-modle", ""),
         ("tensor-fusion.ai/vram", ""),
@@ -253,6 +256,64 @@ def test_amount_that_is_misspelled_by_two_letters_is_refused(annotation: str, me
 
     text = f"found an unknown annotation; did you mean {meant}?"
     assert found == ([f"metadata.annotations[{annotation}]: {text}"] if meant else [])
+
+
+def test_pod_with_thousands_of_unknown_annotations_has_only_some_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def closest(word: str, *_: object, **__: object) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", closest)
+    misspelled = "tensor-fusion.ai/vram-requst"
+    annotations = {f"example.com/vram-{n}": "1" for n in range(200)} | {misspelled: "1"}
+    annotations |= {f"tensor-fusion.ai/timil-marv-{n}": "1" for n in range(22_000)}
+
+    pod = pod_document({**ASKED, **annotations})
+    assert refused(pod) == []
+    warnings(pod)
+
+    assert compared[0] == misspelled
+    assert len(compared) == 200
+
+
+@pytest.mark.parametrize(
+    ("annotations", "percent"),
+    [
+        ({"tflops_request": "78", "compute_percent_request": "25"}, "compute-percent-request"),
+        ({"tflops_request": "78", "compute_percent_request": "memory"}, "compute-percent-request"),
+        ({"tflops_limit": "78", "compute_percent_request": "25"}, "compute-percent-request"),
+        ({"vram_request": "16Gi", "vram_percent_request": "25"}, "vram-percent-request"),
+        (
+            {"vram_request": "1Gi", "tflops_limit": "78", "compute_percent_limit": "25"},
+            "compute-percent-limit",
+        ),
+        ({"tflops_request": "0", "compute_percent_request": "25"}, ""),
+        ({"vram_limit": "16Gi", "vram_percent_request": "25"}, ""),
+        (
+            {"dedicated_gpu": "true", "tflops_request": "78", "compute_percent_request": "25"},
+            "",
+        ),
+    ],
+)
+def test_percentage_beside_the_amount_that_would_replace_it_is_refused(
+    annotations: dict[str, str], percent: str
+) -> None:
+    found = pod_document(pod_annotations(**annotations))
+    admitted_before = pod_document(
+        pod_annotations(**annotations), resourceClaims=[{"name": names.POD_CLAIM}]
+    )
+
+    errors = refused(found)
+
+    assert [error.partition("]: ")[0] for error in errors] == (
+        [f"metadata.annotations[tensor-fusion.ai/{percent}"] if percent else []
+    )
+    assert all(error.endswith("expected one of the two") for error in errors)
+    assert refused(admitted_before) == []
 
 
 def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
@@ -321,6 +382,15 @@ ISOLATION = "metadata.annotations[tensor-fusion.ai/isolation]"
             container_document("side"),
             [f"{ISOLATION}: found hard, expected an enforcer that brings one"],
         ),
+        (
+            pod_annotations(gpu_indices="0,1"),
+            container_document("side"),
+            [
+                "metadata.annotations[tensor-fusion.ai/gpu-indices]: found '0,1', expected none: "
+                "DRA has no index of a GPU; select by uuid in tensor-fusion.ai/dra-cel-filter, "
+            ],
+        ),
+        (pod_annotations(gpu_indices=""), container_document("side"), []),
         (
             pod_annotations(tflops_limit="50", vram_limit="8Gi"),
             container_document("side"),
@@ -484,6 +554,10 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
         ),
         (
+            pod_annotations(vram_request="16m"),
+            "tensor-fusion.ai/vram-request: 16m bytes; did you mean 16Gi?",
+        ),
+        (
             pod_annotations(vram_request="0"),
             "tensor-fusion.ai/vram-request: not set, so the pod takes all memory of its GPUs",
         ),
@@ -505,6 +579,15 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "did you mean tensor-fusion.ai/gpu-model?",
         ),
         (
+            pod_annotations(vram="1Gi"),
+            "tensor-fusion.ai/vram: unknown annotation; "
+            "did you mean tensor-fusion.ai/vram-request?",
+        ),
+        (
+            {"tensorfusion.ai/qos": "high"},
+            "tensorfusion.ai/qos: unknown annotation; did you mean tensor-fusion.ai/qos?",
+        ),
+        (
             pod_annotations(something="1"),
             "tensor-fusion.ai/something: unknown annotation",
         ),
@@ -513,9 +596,31 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
             "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
             "its amounts are not read; set them as annotations",
         ),
+        *(
+            (
+                pod_annotations(**{name: "2"}),
+                f"tensor-fusion.ai/{name.replace('_', '-')}: has no effect in DRA mode: {text}",
+            )
+            for name, text in {
+                "enabled_replicas": "every pod with these annotations gets GPUs from this driver",
+                "gang_min_members": "the scheduler places pods one by one, a queue such as Kueue "
+                "starts them together",
+                "autoscale": "amounts stay as they are requested",
+                "autoscale_target": "amounts stay as they are requested",
+            }.items()
+        ),
+        (
+            {"Tensor-Fusion.ai/GPU-Model": "A100"},
+            "Tensor-Fusion.ai/GPU-Model: unknown annotation; "
+            "did you mean tensor-fusion.ai/gpu-model?",
+        ),
+        (
+            {"tensor-fusion.ai/Autoscale": "true"},
+            "tensor-fusion.ai/Autoscale: unknown annotation",
+        ),
         (pod_annotations(gpu_count="1"), None),
         # Of other components.
-        (pod_annotations(is_local_gpu="true", gang_min="2"), None),
+        (pod_annotations(is_local_gpu="true", pool_a="true"), None),
         ({"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}, None),
     ],
 )

@@ -100,6 +100,20 @@ def test_blank_expression_is_unset() -> None:
         ("tflops_request", "100 TF", "found '100 TF', expected a quantity such as 100, 71200m"),
         ("tflops_request", "-1", "found -1, expected more than 0"),
         ("vram_request", "16GiB", "found '16GiB', expected a quantity"),
+        *(
+            (
+                of,
+                "25%",
+                "found '25%', expected a quantity such as 100, 71200m or 16Gi (did you mean "
+                f"tensor-fusion.ai/{instead}: 25?)",
+            )
+            for of, instead in {
+                "tflops_request": "compute-percent-request",
+                "tflops_limit": "compute-percent-limit",
+                "vram_request": "vram-percent-request",
+                "vram_percent_request": "vram-percent-request",
+            }.items()
+        ),
         ("gpu_count", "0", "found '0', expected 1 to 32"),
         ("gpu_count", "33", "found '33', expected 1 to 32"),
         ("gpu_count", "1.5", "found '1.5', expected 1 to 32"),
@@ -246,6 +260,11 @@ HALF = {"compute_percent_request": "50"}
             [slice_of_models(A100, T4)],
             {"gpu_model": "T4, A100", "compute_percent_request": "20"},
             [("T4", "13", None), ("A100", "62400m", None)],
+        ),
+        (
+            [slice_of_models(A100, T4)],
+            {"gpu_model": "NVIDIA T4", "compute_percent_request": "20"},
+            [("NVIDIA T4", "13", None)],
         ),
         (
             [slice_of_models(A100)],

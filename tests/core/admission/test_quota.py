@@ -148,7 +148,7 @@ OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
             quota_document(tflops="much"),
             exactly(AMOUNTS),
             [
-                "spec.total: found 'much', expected a quantity such as 100, 71200m or 16Gi",
+                "spec: found 'much', expected a quantity such as 100, 71200m or 16Gi",
             ],
         ),
     ],
@@ -159,6 +159,103 @@ def test_refusal_names_what_is_left_and_who_has_the_rest(
     refusals = quota.refusals(document, claim(found), OTHERS)
 
     assert list(refusals) == [f"GPUResourceQuota gpus: {text}" for text in texts]
+
+
+SINGLE = {"maxRequests": {"tflops": "10", "vram": "2Gi"}, "maxGPUCount": 2}
+BIG = {"tflops": "11", "vram": "3Gi"}
+
+
+@pytest.mark.parametrize(
+    ("single", "requests", "texts"),
+    [
+        (SINGLE, [exactly(AMOUNTS), exactly(AMOUNTS)], []),
+        (SINGLE, [exactly(AMOUNTS, count=2)], []),
+        (
+            SINGLE,
+            [exactly(AMOUNTS, count=3)],
+            ["maxGPUCount: found 3 GPUs, expected at most 2"],
+        ),
+        (
+            SINGLE,
+            [exactly(AMOUNTS), exactly(BIG)],
+            [
+                "requests.tflops: found 11 of one GPU, expected at most 10",
+                "requests.vram: found 3Gi of one GPU, expected at most 2Gi",
+            ],
+        ),
+        (
+            SINGLE,
+            [{"firstAvailable": [{"name": "a", **exactly(BIG)}, named("b")]}],
+            [
+                "requests.tflops: found 11 of one GPU, expected at most 10",
+                "requests.vram: found 3Gi of one GPU, expected at most 2Gi",
+            ],
+        ),
+        (
+            SINGLE,
+            [exactly({"tflops": "1"})],
+            ["requests.vram: found a request without vram, expected its amount"],
+        ),
+        (
+            {"maxLimits": {"vram": "4Gi"}},
+            [exactly(AMOUNTS)],
+            [
+                "limits.vram: found no limit in the claim, expected one in its parameters or its "
+                "annotation tensor-fusion.ai/vram-limit"
+            ],
+        ),
+        ({"maxRequests": {"tflops": "0"}}, [exactly()], []),
+        ({}, [exactly(allocationMode="All")] * 2, []),
+    ],
+)
+def test_each_card_of_a_claim_and_their_number_is_limited(
+    single: Json, requests: list[Json], texts: list[str]
+) -> None:
+    refusals = quota.refusals(quota_document(single=single), claim(*requests), {})
+
+    assert list(refusals) == [f"GPUResourceQuota gpus: {text}" for text in texts]
+
+
+def test_limit_of_a_card_is_checked_again_when_it_changes() -> None:
+    document = quota_document(single={"maxLimits": {"vram": "4Gi"}, "maxGPUCount": 1})
+    request = exactly(AMOUNTS, count=2)  # from before the quota
+    small, large = (claim(request, vram_limit=limit) for limit in ("4Gi", "5Gi"))
+
+    assert list(quota.refusals(document, small, {}, large)) == []
+    assert list(quota.refusals(document, large, {}, small)) == [
+        "GPUResourceQuota gpus: limits.vram: found 5Gi of one GPU, expected at most 4Gi"
+    ]
+
+
+DEFAULTS_OF_PODS = {
+    "defaultRequests": {"tflops": 10, "vram": "2Gi"},
+    "defaultLimits": {"tflops": "20", "vram": "0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "added"),
+    [
+        ({}, {"tflops-request": "10", "vram-request": "2Gi", "tflops-limit": "20"}),
+        (
+            {"tflops-request": "5", "vram-request": "0"},
+            {"vram-request": "2Gi", "tflops-limit": "20"},
+        ),
+        (
+            {"compute-percent-request": "5", "vram-percent-request": "5"},
+            {"tflops-limit": "20"},
+        ),
+        ({"compute-percent-limit": "5"}, {"tflops-request": "10", "vram-request": "2Gi"}),
+    ],
+)
+def test_pods_get_amounts_that_they_do_not_name(
+    annotations: dict[str, str], added: dict[str, str]
+) -> None:
+    prefixed = {f"tensor-fusion.ai/{name}": text for name, text in annotations.items()}
+
+    found = quota.defaults([quota_document(single=DEFAULTS_OF_PODS)], prefixed)
+
+    assert found == {f"tensor-fusion.ai/{name}": text for name, text in added.items()}
 
 
 def test_refusal_names_the_five_claims_that_have_most() -> None:

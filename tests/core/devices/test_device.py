@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
@@ -31,11 +32,9 @@ def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> No
     unknown = gpu(
         model="",
         product_name="",
-        brand="",
         architecture="",
         compute_capability=(0, 0),
         driver_version="",
-        cuda_driver_version=(0, 0),
         pci_bus_id=None,
         pcie_root=None,
         numa_node=None,
@@ -44,6 +43,17 @@ def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> No
     missing = attributes(gpu()).keys() - attributes(unknown).keys()
 
     assert missing == {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
+
+
+RATIOS = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
+
+
+def test_other_packages_have_room_for_four_attributes_or_capacities() -> None:
+    node = replace(NODE, oversubscription=RATIOS)
+    (device,) = published_devices(gpu(), node=node)
+
+    assert set(device.capacity) == names.CAPACITIES
+    assert len(device.attributes) + len(device.capacity) == 32 - 4
 
 
 def test_attributes_have_the_values_that_users_select() -> None:
@@ -119,10 +129,12 @@ def test_version_text_of_a_driver_becomes_a_semantic_version(text: str, version:
 
 
 def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
-    written = attributes(gpu(product_name="é" * 40, brand="x" * 65, model="é" * 31 + "xy" + "z"))
+    written = attributes(
+        gpu(product_name="é" * 40, architecture="x" * 65, model="é" * 31 + "xy" + "z")
+    )
 
     assert written["product_name"] == {"string": "é" * 32}
-    assert written["brand"] == {"string": "x" * 64}
+    assert written["architecture"] == {"string": "x" * 64}
     assert written["model"] == {"string": "é" * 31 + "xy"}
 
 

@@ -291,7 +291,7 @@ def lost_gpu_0(pci_bus_id: str | None) -> dict[str, Any]:
         (
             (B, C),
             (A,),
-            {"left_out": (LeftOut(subject=A.uuid, reason="mig_mode: found MIG on"),)},
+            {"left_out": (LeftOut(subject=A.uuid, reason="MIG mode is on"),)},
             (A, B, C),
             {A: "unusable"},
         ),

@@ -55,6 +55,19 @@ KUBERNETES_PRINTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("16GB", "16Gi"), ("16 GiB", "16Gi"), ("512mb", "512Mi"), ("1.5g", "1.5Gi"), ("16 TF", "")],
+)
+def test_memory_as_it_is_written_elsewhere_is_answered_with_the_quantity(
+    text: str, meant: str
+) -> None:
+    with pytest.raises(QuantityError) as caught:
+        quantity.parse(text)
+
+    assert str(caught.value).partition(" (did you mean ")[2] == (f"{meant}?)" if meant else "")
+
+
 @pytest.mark.parametrize(("text", "printed"), KUBERNETES_PRINTS.items())
 def test_quantity_is_printed_as_by_kubernetes(text: str, printed: str) -> None:
     assert str(quantity.parse(text)) == printed

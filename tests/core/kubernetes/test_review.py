@@ -63,6 +63,9 @@ def test_pod_of_a_controller_is_named_by_generate_name() -> None:
         (changed(uid=7), "uid: found '7', expected a string"),
         (changed(kind="Pod"), "kind: found str, expected an object"),
         (changed(object=[]), "object: found list, expected an object"),
+        (changed(object={"metadata": "x"}), "metadata: found str, expected an object"),
+        (changed(object={"metadata": {"annotations": "x"}}), "annotations: found str, expected an"),
+        (changed(oldObject={"metadata": {"labels": ["x"]}}), "labels: found list, expected an"),
         (changed(operation=None), "operation: found 'None', expected a string"),
     ],
 )

@@ -73,7 +73,7 @@ def test_profile_describes_each_card(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("card", "reason"),
     [
-        ("product: T4, fault: mig", "mig_mode: found MIG on"),
+        ("product: T4, fault: mig", "MIG mode is on"),
         ("product: T4, fault: no-memory", "memory: found NVML_ERROR_NOT_SUPPORTED"),
         ("product: T4, fault: lost", "memory_bytes: found NVML_ERROR_GPU_IS_LOST"),
         ("product: NVIDIA X1, vram: 1Gi", "tflops: found 'NVIDIA X1' in no model table"),
@@ -136,7 +136,7 @@ def test_node_may_have_no_cards(tmp_path: Path) -> None:
         ("{gpus: [], driver_missing_for_seconds: .nan}", "found nan, expected 0 to"),
         ("gpus: [T4]", "entry 1: found 'T4', expected fields product, count"),
         ("gpus: [{}]", "entry 1: product: found None, expected a card's name"),
-        ("gpus: [{product: T4}, {product: X1}]", "entry 2: found no card 'X1', expected one like"),
+        ("gpus: [{product: T4}, {product: X1}]", "entry 2: found no card 'X1', expected one of "),
         ("gpus: [{product: T4, memory: 1}]", "entry 1: found 'memory', expected only product"),
         ("gpus: [{product: T4, count: -1}]", "entry 1: count: found -1, expected 0 to 256"),
         ("gpus: [{product: T4, count: true}]", "entry 1: count: found True, expected 0 to 256"),
@@ -323,6 +323,16 @@ def test_uuids_are_stable_and_differ_between_nodes_and_cards() -> None:
     assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", u) for u in uuids)
 
 
+def test_each_name_that_a_refusal_lists_is_taken() -> None:
+    with pytest.raises(InputError) as caught:
+        SimulatedDiscovery("1xnothing", node_name="node-1")
+
+    _, _, listed = str(caught.value).rpartition("expected one of ")
+    names = listed.split(", ")[:-1]
+    cards = [gpus(f"1x{name}")[0].product_name for name in names]
+    assert len(set(cards)) == len(names) > 30
+
+
 def test_cards_have_different_pci_places() -> None:
     made = gpus("20xT4")
 
@@ -335,8 +345,11 @@ def test_cards_have_different_pci_places() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("3xA100", "found no card 'A100', expected one like A100-SXM4-80GB"),
-        ("1xnothing", "found no card 'nothing', expected one like A100-SXM4-80GB, or a profile"),
+        (
+            "2xH100",
+            "found several cards 'H100', expected one of H100-80GB-HBM3, H100-PCIe, H100-NVL, or a",
+        ),
+        ("1xnothing", "found no card 'nothing', expected one of P100-PCIE-16GB, P40, V100-SXM2-1"),
         ("A100-SXM4-80GB", "found 'A100-SXM4-80GB', expected one like 8xA100-SXM4-80GB"),
         ("1xT4,", "found '', expected one like 8xA100-SXM4-80GB"),
         ("", "found '', expected one like 8xA100-SXM4-80GB"),

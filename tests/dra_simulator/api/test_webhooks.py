@@ -11,7 +11,8 @@ import pytest
 
 from dra_simulator import match_conditions
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.runtime.http_server import Request, Response, Server
+from tensorfusion_dra.runtime.http_server import Request, Response
+from tensorfusion_dra.webhook.server import ReviewServer
 from tests.dra_simulator.api.client import APPLY, CLASSES, PODS, STRATEGIC, Client, Json, Reply
 from tests.support.https import HOST, Files, serving
 
@@ -60,7 +61,7 @@ def labelled(name: str) -> Rule:
 class WebhookClient(Client):
     """A client that also registers webhooks."""
 
-    def __init__(self, url: str, hooks: Server, files: Files) -> None:
+    def __init__(self, url: str, hooks: ReviewServer, files: Files) -> None:
         super().__init__(url)
         self._hooks = hooks
         self._bundle = base64.b64encode(files.authority.cert_pem.bytes()).decode()
@@ -124,13 +125,13 @@ def stub() -> WebhookStub:
 
 
 @pytest.fixture
-def hooks(stub: WebhookStub, files: Files) -> Iterator[Server]:
+def hooks(stub: WebhookStub, files: Files) -> Iterator[ReviewServer]:
     with serving(stub.respond, files) as server:
         yield server
 
 
 @pytest.fixture
-def api(hooks: Server, files: Files) -> Iterator[WebhookClient]:
+def api(hooks: ReviewServer, files: Files) -> Iterator[WebhookClient]:
     with ApiServer(condition_holds=match_conditions.holds) as server:
         client = WebhookClient(server.url, hooks, files)
         yield client
@@ -211,7 +212,7 @@ def test_an_apply_that_creates_an_object_calls_webhooks(
 
 
 def test_an_object_that_changes_during_a_call_is_a_conflict(
-    api: WebhookClient, stub: WebhookStub, hooks: Server
+    api: WebhookClient, stub: WebhookStub, hooks: ReviewServer
 ) -> None:
     api.post(PODS, labelled_pod())
     api.register(MUTATING, "a")
@@ -281,7 +282,7 @@ def test_an_invalid_answer_fails_the_request_unless_the_failure_policy_ignores_i
     assert text in failed.message
 
 
-def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: Server) -> None:
+def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: ReviewServer) -> None:
     api.register(MUTATING, "a")
     hooks.stop(grace_seconds=1)
 

@@ -40,7 +40,6 @@ def served(view: NodeView, *, mode: str = LOOPBACK, port: int = 0) -> Iterator[S
         port=port,
     )
     node.port = endpoint.port
-    endpoint.start()
     try:
         yield node
     finally:

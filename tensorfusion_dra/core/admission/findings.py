@@ -1,0 +1,136 @@
+"""What is wrong with a pod, as its annotations, claim, workload and namespace show it.
+
+For `why`, of pods that exist or are in a file, and for the webhook.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import dialects, pod_admission
+from tensorfusion_dra.core.admission.dialects import Dialect
+from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
+from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
+from tensorfusion_dra.core.kubernetes import resource_claims, review
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+
+Item = Mapping[str, Any]
+
+ANNOTATIONS: Final = "annotations"
+"""Subject of the findings about annotations that give the pod no GPU."""
+_MEANT: Final = frozenset(
+    {*REQUESTING_ANNOTATIONS, names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT}
+)
+"""Annotations of a pod whose author wants a part of a GPU."""
+
+
+def without_effect(pod: Item) -> Iterator[Finding]:
+    """Yield why a pod without a claim gets no GPU, although its annotations mean one.
+
+    Nothing enables DRA for it: neither itself nor a GPUPool. Or none of its annotations is known
+    and one resembles a known one. Tensor Fusion itself serves pods with its label or scheduler.
+    """
+    annotations, labels = review.annotations_of(pod), as_map(as_map(pod["metadata"]).get("labels"))
+    is_off = annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
+    scheduler = as_map(pod.get("spec")).get("schedulerName")
+    is_served = labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true"
+    if is_off or is_served or scheduler == names.TENSOR_FUSION_SCHEDULER:
+        return
+    if named := [name for name in annotations if name in _MEANT]:
+        yield problem(
+            ANNOTATIONS,
+            f"{named[0]} requests a GPU, but nothing enables DRA for the pod",
+            expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
+            remedy=f'set the annotation {names.ANNOTATION_DRA_ENABLED}: "true"',
+        )
+        return
+    misspelled = [text for text in pod_admission.of_names(annotations) if "did you mean" in text]
+    if misspelled:
+        yield problem(
+            ANNOTATIONS,
+            misspelled[0],
+            expected="annotations that request a GPU",
+            remedy=f"correct {misspelled[0].partition(': ')[0]}",
+        )
+
+
+def misplaced(workload: Item) -> Iterator[Finding]:
+    """Yield the annotations of a workload itself, if the template of its pods has none of them."""
+    path = ["spec", "jobTemplate"] if workload.get("kind") == "CronJob" else []
+    path += ["spec", "template", "metadata", "annotations"]
+    of_pods: object = workload
+    for field in path:
+        of_pods = as_map(of_pods).get(field)
+    named = [name for name in review.annotations_of(workload) if name in _MEANT]
+    if workload.get("kind") != "Pod" and named and not _MEANT & as_map(of_pods).keys():
+        metadata, where = workload["metadata"], ".".join(path)
+        yield problem(
+            f"{workload.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}",
+            f"has {named[0]} among its own annotations, which its pods do not get",
+            expected=where,
+            remedy=f"move {', '.join(named)} to {where}",
+        )
+
+
+def dialect_of(unknown: Collection[str]) -> Dialect | None:
+    """Return the dialect that has most of these resources as words; None if none has one.
+
+    Every system has nvidia.com/gpu.
+    """
+    counts = {
+        dialect: sum(each.name in unknown for each in words if each.name != names.NVIDIA_GPU)
+        for dialect, words in dialects.WORDS.items()
+    }
+    most = max(counts, key=lambda dialect: counts[dialect])
+    return most if counts[most] else None
+
+
+def untranslated(pod: Item, dialect: Dialect, labels: Item | None, *, is_spoken: bool) -> Finding:
+    """Return the finding about a pod with words of another system that nobody has translated.
+
+    Args:
+        labels: Those of its namespace; None if they are not known.
+        is_spoken: True if the webhook translates this dialect.
+    """
+    label, namespace = f"{names.LABEL_DIALECT}{dialect}", as_map(pod["metadata"]).get("namespace")
+    is_labelled = labels is not None and labels.get(label) == "true"
+    steps = [] if is_spoken else [f"add {dialect} to webhook.dialects of the chart"]
+    if not is_labelled:
+        steps.append(f"kubectl label namespace {namespace} {label}=true")
+    return problem(
+        f"namespace {namespace}",
+        f"the webhook did not translate the pod's words of {dialect}"
+        + ("" if labels is None or is_labelled else f": the namespace has no label {label}=true"),
+        expected=f"the label {label}=true, and {dialect} in webhook.dialects of the chart",
+        remedy=", ".join(steps) or "check that the webhook runs (tensorfusion-dra doctor)",
+    )
+
+
+def outdated(stored: Item, current: Item) -> Iterator[Finding]:
+    """Yield the finding about a claim that was filled from other annotations than the pod has now.
+
+    Args:
+        stored: The claim.
+        current: The claim that the webhook would fill for the pod now.
+    """
+    current_values = _filled_in(current)
+    differing = [name for name, had in _filled_in(stored).items() if had != current_values[name]]
+    if differing:
+        yield warning(
+            f"ResourceClaim {stored['metadata']['name']}",
+            "was made before the pod's annotations were edited, and has the earlier "
+            f"{differing[0]}",
+            expected="what the annotations request now",
+            remedy="delete the pod and create it again: its claim does not change",
+        )
+
+
+def _filled_in(claim: Item) -> dict[str, object]:
+    """Return what the webhook fills in, by the word for it."""
+    asked, annotations = resource_claims.requests(claim), review.annotations_of(claim)
+    return {
+        "number of GPUs": len(asked),
+        "selector": [each.get("selectors") for each in asked],
+        "amounts": [each.get("capacity") for each in asked],
+        "limits": {name: annotations.get(name) for name in names.SHARE_ANNOTATIONS},
+    }
