@@ -93,7 +93,7 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
 @pytest.mark.process
 @pytest.mark.parametrize("verb", ["node-plugin", "webhook"])
 def test_verb_that_serves_refuses_bad_input_too(verb: str) -> None:
-    assert_refused(command(verb, "--health-port", "soon"), "health-port: found 'soon'")
+    assert_refused(command(verb, "--health-address", "soon"), "health-address: found 'soon'")
 
 
 def assert_refused(ended: Ended, expected: str) -> None:

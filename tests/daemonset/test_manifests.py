@@ -181,10 +181,11 @@ def test_chart_notes_give_the_next_steps() -> None:
     assert "template: team-a team-b\n" in complete
 
 
-def test_monitoring_without_metrics_is_refused() -> None:
-    values = {"monitoring": {"enabled": True}, "settings": {"metrics": "false"}}
+@pytest.mark.parametrize("address", ["", "127.0.0.1:8081"])
+def test_monitoring_of_metrics_that_are_elsewhere_is_refused(address: str) -> None:
+    values = {"monitoring": {"enabled": True}, "settings": {"metrics-address": address}}
 
-    with pytest.raises(RefusedValuesError, match="metrics=false, expected the metrics"):
+    with pytest.raises(RefusedValuesError, match=f"metrics-address={address}, expected :8081"):
         helm.render(values)
 
 

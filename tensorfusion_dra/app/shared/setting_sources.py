@@ -1,11 +1,12 @@
 """Sources of settings, the same for every verb: default < file < environment < flag."""
 
-import argparse
 import re
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery import yaml_file
@@ -13,6 +14,25 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
+LISTENING: Final = (
+    r"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):[0-9]{1,5})?",
+    "an address and a port, as :8081 or [::1]:8081, or nothing",
+)
+"""The form of an address to listen on; without a host it is all addresses."""
+REPLACED: Final = {
+    "enforcers": "enforcer",
+    "health-host": "health-address",
+    "health-port": "health-address",
+    "hypervisor-ip": "hypervisor-address",
+    "hypervisor-port": "hypervisor-address",
+    "metrics": "metrics-address",
+    "metrics-host": "metrics-address",
+    "metrics-port": "metrics-address",
+    "metrics-most-shares": "metrics-shares",
+    "mps-pipes": "mps-root",
+    "mps-shm": "mps-root",
+}
+"""Settings of earlier builds, and what took their place."""
 
 
 def setting(
@@ -39,7 +59,7 @@ def setting(
     return field(default=default, metadata={"about": about, "env": env, **expected})
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+def add_flags(parser: ArgumentParser, kind: type[Any]) -> None:
     """Add one flag for each field of a settings class, and --config."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
     for item in fields(kind):
@@ -49,11 +69,13 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
             metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
             help=f"{item.metadata['about']}{default} Variable: {variable(item)}.",
         )
+    for name in REPLACED:
+        parser.add_argument(
+            f"--{name}", dest="replaced", type=partial(_refuse, name), help=SUPPRESS
+        )
 
 
-def values(
-    kind: type[Any], flags: argparse.Namespace, environment: Mapping[str, str]
-) -> dict[str, Any]:
+def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a settings class's fields from flags, environment and file.
 
     Fields that none of them sets are left out. An empty variable counts as not set.
@@ -65,6 +87,9 @@ def values(
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         found.update(_from_file(Path(config), kind))
+    for name in REPLACED:
+        if environment.get(f"TENSORFUSION_DRA_{name.upper().replace('-', '_')}"):
+            raise InputError(_replaced(name))
     for item in fields(kind):
         if environment.get(variable(item)):
             found[item.name] = environment[variable(item)]
@@ -123,6 +148,8 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     known = {flag(item.name): item.name for item in fields(kind)}
     found = {}
     for key, value in loaded.items():
+        if key in REPLACED:
+            raise InputError(f"config {path}: {_replaced(key)}")
         if key not in known:
             raise InputError(
                 f"config {path}: found {yaml_file.shown(key)}, expected the name of a setting "
@@ -135,6 +162,14 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
             )
         found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
+
+
+def _replaced(name: str) -> str:
+    return f"{name}: found it, expected {REPLACED[name]}, which took its place"
+
+
+def _refuse(name: str, _value: str) -> NoReturn:
+    raise InputError(_replaced(name))
 
 
 def _parsed(name: str, value: str, kind: type[Any]) -> Any:
