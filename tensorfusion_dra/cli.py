@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -39,24 +40,6 @@ class Verb:
 
 VERBS: Final = (
     Verb(
-        "node-plugin",
-        module="node_plugin.command",
-        help="serve the kubelet of this node and publish its GPUs",
-        serves=True,
-    ),
-    Verb(
-        "memory-limits",
-        module="memory_limits",
-        help="set memory limits of containers by the NVIDIA driver, for the node plugin",
-        serves=True,
-    ),
-    Verb(
-        "webhook",
-        module="webhook.command",
-        help="serve admission: create claims for pods and fill claims from annotations",
-        serves=True,
-    ),
-    Verb(
         "simulate",
         module="simulate.command",
         help="run a whole node on this machine, without GPU or cluster",
@@ -82,10 +65,29 @@ VERBS: Final = (
         help="show what would hang if the driver were uninstalled now",
     ),
     Verb("completion", module="completion", help="print the completion of bash, zsh or fish"),
+    Verb(
+        "node-plugin",
+        module="node_plugin.command",
+        help="serve the kubelet of this node and publish its GPUs",
+        serves=True,
+    ),
+    Verb(
+        "memory-limits",
+        module="memory_limits",
+        help="set memory limits of containers by the NVIDIA driver, for the node plugin",
+        serves=True,
+    ),
+    Verb(
+        "webhook",
+        module="webhook.command",
+        help="serve admission: create claims for pods and fill claims from annotations",
+        serves=True,
+    ),
 )
 
 
 _KUBECTL_PLUGIN: Final = "kubectl-tensorfusion"
+_FIRST_SERVING: Final = re.compile(r"(?m)^    node-plugin ")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,9 +96,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
+    def format_help(self) -> str:
+        """Return the help; that of the command has verbs that serve under a heading."""
+        return _FIRST_SERVING.sub(r"\nrun by the chart's pods:\n\g<0>", super().format_help())
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb and return its exit code, or 2 for bad input."""
+    """Run a verb; return its exit code, or 2 for bad input, or for what is out of reach.
+
+    A verb that serves returns 1 for the latter.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
     if chosen is not None and chosen.serves:
@@ -109,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(flags.run(flags))
     except (InputError, RetryableError) as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
-        return 2 if isinstance(error, InputError) else 1
+        has_failed = isinstance(error, RetryableError) and chosen is not None and chosen.serves
+        return 1 if has_failed else 2
 
 
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
@@ -125,7 +135,9 @@ def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"{version.NAME} {version.current()}"
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    verbs = parser.add_subparsers(
+        title="for users", metavar="VERB", required=True, parser_class=_Parser
+    )
     for verb in VERBS:
         flags = verbs.add_parser(verb.name, help=verb.help)
         if verb in chosen:

@@ -58,9 +58,8 @@ Json = dict[str, Any]
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `inspect` and the node plugin's settings."""
-    parser.add_argument(
-        "-o", dest="form", choices=("table", "json", "yaml"), default="table", help="output format"
-    )
+    streams.add_exit_codes(parser, "everything is known", "a part is unknown, or of no use")
+    streams.add_form(parser)
     parser.add_argument(
         "--raw", action="store_true", help="print NVML's answer to each query, as JSON"
     )
@@ -76,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="GPU model to take instead of this node's GPUs, as A10")
     parser.add_argument("--count", type=int, default=1, help="how many of the model; default: 1")
-    setting_sources.add_flags(parser, Settings)
+    setting_sources.add_flags(parser, Settings, is_hidden=True)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -115,9 +114,10 @@ def run(flags: argparse.Namespace) -> int:
             reasons.append(
                 "the template expands memory by that of this host; take it on a node of the pool"
             )
-    form = "yaml" if flags.as_template and flags.form == "table" else flags.form
+    is_document = flags.form not in (streams.TABLE, streams.WIDE)
+    form = "yaml" if flags.as_template and not is_document else flags.form
     lines: Iterable[str] = ()
-    if form == "table":
+    if not (flags.as_template or is_document):
         lines = _provider_lines(found) if flags.providers else _lines(found)
     sys.stdout.write(streams.formatted(form, found, lines))
     for reason in reasons:

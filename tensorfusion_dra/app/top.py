@@ -18,7 +18,6 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Device, Holder
 
-_FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
 _MIN_SECONDS: Final = 1.0
@@ -58,13 +57,8 @@ class _Card:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `top`."""
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        metavar="NAMESPACE",
-        help="only shares of this namespace, and cards on which it has some",
-    )
-    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    streams.add_exit_codes(parser, "printed", "never: it shows, and judges nothing")
+    streams.add_form(parser)
     parser.add_argument(
         "--containers", action="store_true", help="the memory that each container uses as well"
     )
@@ -75,7 +69,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
     )
-    kubectl.add_flag(parser)
+    kubectl.add_flags(
+        parser,
+        namespace="only shares of this namespace, and cards on which it has some",
+        of_all=True,
+    )
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -90,7 +88,7 @@ def run(flags: argparse.Namespace) -> int:
             f"seconds: found {flags.seconds:g}, expected {_MIN_SECONDS:g} to {_MAX_SECONDS:g}"
         )
     logging.configure(level="critical", form="console")
-    lists = ClusterLists(kubectl.api(flags.kubeconfig))
+    lists = ClusterLists(kubectl.api(flags.kubeconfig, flags.context))
 
     def page() -> str:
         if flags.namespaces:
@@ -113,7 +111,7 @@ def run(flags: argparse.Namespace) -> int:
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
         cards = [card for card in found if not namespace or _shares(card, namespace)]
-        is_wide = flags.form == "wide"
+        is_wide = flags.form == streams.WIDE
         lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
         document = _document(cards, found, namespace)
         return streams.formatted(flags.form, document, map(printable.one_line, lines))

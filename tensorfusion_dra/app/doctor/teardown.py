@@ -21,12 +21,6 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
 
-_EXIT_CODES: Final = """\
-exit codes:
-  0  nothing would hang
-  1  something would hang; or no answer from the API server
-  2  bad input
-"""
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -40,12 +34,9 @@ the kind of a consumer that is not a pod; deletedSince is "" if it is not being 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `teardown-check`."""
-    parser.epilog = _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "-o", dest="form", choices=("table", "json"), default="table", help="output format"
-    )
-    kubectl.add_flag(parser)
+    streams.add_exit_codes(parser, "nothing would hang", "something would hang")
+    streams.add_form(parser)
+    kubectl.add_flags(parser, namespace="only claims of this namespace", of_all=True)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -56,8 +47,9 @@ def run(flags: argparse.Namespace) -> int:
         RetryableError: The API server did not answer, or a permission is missing.
     """
     logging.configure(level="critical", form="console")
-    lists = ClusterLists(kubectl.api(flags.kubeconfig))
-    claims = lists.claims()
+    lists = ClusterLists(kubectl.api(flags.kubeconfig, flags.context))
+    wanted = flags.namespace
+    claims = [each for each in lists.claims() if wanted in (None, each["metadata"]["namespace"])]
     found = _users(claims, _pods(lists, claims))
     listed = [
         lists.readable_items(path, path.rpartition("/")[2]) for path in objects.CONFIGURATIONS

@@ -2,7 +2,7 @@
 
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,10 @@ LISTENING: Final = (
     "an address and a port, as :8081 or [::1]:8081, or nothing",
 )
 """The form of an address to listen on; without a host it is all addresses."""
+_HIDDEN: Final = (
+    "YAML file with the node plugin's settings; each is also a flag here: see docs/settings.md or "
+    "tensorfusion-dra node-plugin --help."
+)
 REPLACED: Final = {
     "enforcers": "enforcer",
     "health-host": "health-address",
@@ -59,15 +63,24 @@ def setting(
     return field(default=default, metadata={"about": about, "env": env, **expected})
 
 
-def add_flags(parser: ArgumentParser, kind: type[Any]) -> None:
-    """Add one flag for each field of a settings class, and --config."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
-    for item in fields(kind):
+def add_flags(
+    parser: ArgumentParser, kind: type[Any], *, is_hidden: bool = False, own: Collection[str] = ()
+) -> None:
+    """Add one flag for each field of a settings class, and --config.
+
+    Args:
+        is_hidden: The help only says where they are, in the line of --config.
+        own: Fields whose flags the verb has already.
+    """
+    about = "YAML file with settings by flag name." if not is_hidden else _HIDDEN
+    parser.add_argument("--config", metavar="FILE", help=about)
+    for item in (each for each in fields(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
+        text = f"{item.metadata['about']}{default} Variable: {variable(item)}."
         parser.add_argument(
             f"--{flag(item.name)}",
             metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
-            help=f"{item.metadata['about']}{default} Variable: {variable(item)}.",
+            help=SUPPRESS if is_hidden else text,
         )
     for name in REPLACED:
         parser.add_argument(

@@ -1,5 +1,6 @@
 """Input and output of verbs: text from a file or stdin, a document alone on stdout."""
 
+import argparse
 import json
 import os
 import re
@@ -16,6 +17,9 @@ from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 
 STDIN: Final = "-"
 """The file name that stands for stdin."""
+TABLE: Final = "table"
+WIDE: Final = "wide"
+FORMS: Final = (TABLE, WIDE, "json", "yaml")
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _MILLI: Final = re.compile(r"\b([0-9]+)m\b")
@@ -78,12 +82,32 @@ def own_output() -> Iterator[None]:
         os.close(kept)
 
 
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Add -o, whose values are the same for every verb."""
+    parser.add_argument(
+        "-o",
+        dest="form",
+        choices=FORMS,
+        default=TABLE,
+        help="output format: a table, one with all columns if there are more, or a document for "
+        "programs",
+    )
+
+
+def add_exit_codes(parser: argparse.ArgumentParser, fine: str, found: str) -> None:
+    """Say at the end of the help what the exit codes mean, which is the same for every verb."""
+    parser.epilog = (
+        f"exit codes:\n  0  {fine}\n  1  {found}\n  2  bad input, or something is out of reach\n"
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
 def formatted(form: str, document: object, lines: Iterable[str]) -> str:
     """Return an answer with its last line break: as JSON, as YAML, or else as these lines."""
     if form == "json":
         return json.dumps(document, indent=2) + "\n"
     if form == "yaml":
-        return str(yaml.safe_dump(document, sort_keys=False))
+        return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     return "\n".join([*lines, ""])
 
 

@@ -4,6 +4,7 @@ import json
 from datetime import datetime, timedelta
 
 import pytest
+import yaml
 
 from dra_simulator.rest import CLAIMS, PODS
 from tensorfusion_dra.core import names
@@ -48,6 +49,10 @@ def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> N
     code, out, _ = cluster.run(capsys, "teardown-check", "-o", "json")
     text = cluster.text(capsys, "teardown-check")
 
+    as_yaml = cluster.run(capsys, "teardown-check", "-o", "yaml").out
+    assert yaml.safe_load(as_yaml) == json.loads(out)
+    assert cluster.run(capsys, "teardown-check", "-n", "team-b").code == 0
+    assert cluster.run(capsys, "teardown-check", "-n", "team-b", "-A").code == 1
     first, second = json.loads(out)["wouldHang"]
     assert code == 1
     assert (first["node"], first["pod"], first["state"]) == ("node-01", "a", "Pending")
