@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +31,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
@@ -48,7 +49,7 @@ from tensorfusion_dra.enforcers import registered
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
 _CARD_COLUMNS: Final = (
-    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
+    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM", "RESERVED", "NAME", "HEALTH"),
 )
 _PROVIDER_COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _SHARE_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE")
@@ -114,10 +115,9 @@ def run(flags: argparse.Namespace) -> int:
             reasons.append(
                 "the template expands memory by that of this host; take it on a node of the pool"
             )
-    is_document = flags.form not in (streams.TABLE, streams.WIDE)
-    form = "yaml" if flags.as_template and not is_document else flags.form
+    form = "yaml" if flags.as_template and flags.form in streams.FOR_PEOPLE else flags.form
     lines: Iterable[str] = ()
-    if not (flags.as_template or is_document):
+    if form in streams.FOR_PEOPLE:
         lines = _provider_lines(found) if flags.providers else _lines(found)
     sys.stdout.write(streams.formatted(form, found, lines))
     for reason in reasons:
@@ -234,8 +234,8 @@ def _lines(found: Json) -> list[str]:
             card["uuid"],
             card["model"],
             f"{card['physical']['tflops']:g} ({card['tflopsSource']})",
-            card["totalVramBytes"] // 2**20,
-            -(-(card["totalVramBytes"] - card["physical"]["vramBytes"]) // 2**20),
+            _memory(card["totalVramBytes"]),
+            _memory(card["totalVramBytes"] - card["physical"]["vramBytes"]),
             card["productName"],
             card["health"]["reason"] or "healthy",
         )
@@ -249,8 +249,8 @@ def _lines(found: Json) -> list[str]:
             share["device"],
             "admin access"
             if share["adminAccess"]
-            else f"{share['requested']['tflops']:g} tflops, "
-            f"{share['requested']['vramBytes'] // 2**20} MiB",
+            else f"tflops {share['requested']['tflops']:g}, "
+            f"vram {_memory(share['requested']['vramBytes'])}",
             _limits(share),
             f"{share['enforcement']['state']} ({share['enforcement']['reason']})",
         )
@@ -284,17 +284,21 @@ def _lines(found: Json) -> list[str]:
 
 
 def _limits(share: Json) -> str:
-    """Return the limits as text: ``soft: 33 % (of 50 % wanted), 20480 MiB``."""
+    """Return the limits as text: ``soft: 33 % (of 50 % wanted), 20Gi``."""
     limit, wanted = share["limit"], share["wanted"]
     if limit is None:
         return f"{share['isolation']}: none"
-    compute = _of_wanted(limit["computePercent"], wanted["computePercent"], "%")
-    memory = _of_wanted(limit["vramBytes"] // 2**20, wanted["vramBytes"] // 2**20, "MiB")
-    return f"{share['isolation']}: {compute}, {memory}"
+    kinds: dict[str, Callable[[int], str]] = {"computePercent": "{} %".format, "vramBytes": _memory}
+    parts = (
+        form(limit[name])
+        + (f" (of {form(wanted[name])} wanted)" if limit[name] < wanted[name] else "")
+        for name, form in kinds.items()
+    )
+    return f"{share['isolation']}: {', '.join(parts)}"
 
 
-def _of_wanted(granted: int, wanted: int, unit: str) -> str:
-    return f"{granted} {unit}" + (f" (of {wanted} {unit} wanted)" if granted < wanted else "")
+def _memory(amount: int) -> str:
+    return streams.shown(Quantity.of_bytes(amount))
 
 
 def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:

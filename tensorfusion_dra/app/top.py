@@ -98,7 +98,7 @@ def run(flags: argparse.Namespace) -> int:
                     each["namespace"],
                     each["claims"],
                     name,
-                    *(text or "-" for text in amount.values()),
+                    *(streams.with_points(text or "-") for text in amount.values()),
                 ]
                 for each in namespaces
                 for name, amount in each["amounts"].items()
@@ -209,15 +209,16 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
     return found
 
 
-def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:
-    """Return the names of containers, with their pods', by the runtime's ID."""
+def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, tuple[str, str]]:
+    """Return pod and name of each container, by the runtime's ID."""
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     found = {}
     for pod in lists.readable_items(path, "pods") or ():
-        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        status, metadata = pod.get("status") or {}, pod["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}"
         for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
             for each in status.get(kind) or ():
-                found[str(each.get("containerID")).rpartition("/")[2]] = f"{name}/{each['name']}"
+                found[str(each.get("containerID")).rpartition("/")[2]] = (name, each["name"])
     return found
 
 
@@ -227,13 +228,13 @@ def _lines(
     namespace: str,
     *,
     is_wide: bool,
-    containers: Mapping[str, str] | None,
+    containers: Mapping[str, tuple[str, str]] | None,
 ) -> Iterator[str]:
     """Yield the lines of the cards.
 
     Args:
         namespace: Only shares of this namespace; "" for all.
-        containers: Names of containers by their IDs; None to leave them out.
+        containers: Pods and names of containers by their IDs; None to leave them out.
     """
     yield _summary(all_cards)
     if not cards:
@@ -279,13 +280,18 @@ def _lines(
     )
     if containers is not None:
         used = sorted(
-            (containers.get(identity, identity), card.node, short[card.device.id.device], amount)
+            (
+                *containers.get(identity, ("-", identity)),
+                *(card.node, short[card.device.id.device], amount),
+            )
             for card, holder in shares
             for identity, amount in (holder.used.get("containers") or {}).items()
         )
         yield ""
         rows = [[*place, _memory(amount)] for *place, amount in used]
-        yield from streams.table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
+        yield from streams.table(
+            [["POD", "CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent=""
+        )
 
 
 def _shares(card: _Card, namespace: str) -> list[Holder]:
@@ -299,7 +305,7 @@ def _summary(cards: Sequence[_Card]) -> str:
     shares = sum(len(card.holders) for card in cards)
     sums = _totals(published)
     free = [
-        f"{name} {streams.shown(amount.free)} of {streams.shown(amount.total)} free"
+        f"{name} {streams.shown(amount.free, name)} of {streams.shown(amount.total, name)} free"
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
@@ -336,7 +342,7 @@ def _divided(card: _Card, name: str) -> str:
     amount = virtual or card.amounts.get(name)
     if amount is None:
         return "-"
-    return f"{streams.shown(amount.free)} of {streams.shown(amount.total)}" + (
+    return f"{streams.shown(amount.free, name)} of {streams.shown(amount.total, name)}" + (
         " virtual" if virtual else ""
     )
 
@@ -347,8 +353,8 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     virtual = holder.amounts.get(VIRTUAL_OF[name])
     physical = holder.amounts.get(name)
     if VIRTUAL_OF[name] in card.amounts and virtual is not None:
-        return streams.shown(virtual)
-    return streams.shown(physical) if physical is not None else "-"
+        return streams.shown(virtual, name)
+    return streams.shown(physical, name) if physical is not None else "-"
 
 
 def _used(holder: Holder) -> str:

@@ -57,7 +57,7 @@ def run(
 
     Args:
         selector: In Kubernetes' CEL or in the guide's.
-        form: Of the output, one of streams.FORMS.
+        form: Of the output, as -o has it.
         slices: File with ResourceSlices; None reads them from the API server.
         api: That API server.
         requests: Amounts by capacity that the claim requests.
@@ -170,7 +170,8 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
     """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in results:
-        reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())
+        refusals = [streams.with_points(item.refusal)] if item.refusal else []
+        reasons = (*item.reasons, *(f"request: {each}" for each in refusals))
         if reasons:
             key = (item.device.id.pool, reasons)
             groups.setdefault(key, []).append(item.device.id.device)

@@ -12,17 +12,20 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
 
 STDIN: Final = "-"
 """The file name that stands for stdin."""
-TABLE: Final = "table"
 WIDE: Final = "wide"
-FORMS: Final = (TABLE, WIDE, "json", "yaml")
+FOR_PEOPLE: Final = ("table", WIDE)
+_FORMS: Final = (*FOR_PEOPLE, "json", "yaml")
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_MILLI: Final = re.compile(r"\b([0-9]+)m\b")
+_AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
+_UNITS: Final = (("Gi", GIB * NANO), ("Mi", MIB * NANO))
 _MIN_LENGTH: Final = len("gpu-") + 4
 
 
@@ -87,8 +90,8 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="form",
-        choices=FORMS,
-        default=TABLE,
+        choices=_FORMS,
+        default="table",
         help="output format: a table, one with all columns if there are more, or a document for "
         "programs",
     )
@@ -126,8 +129,18 @@ def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
     ]
 
 
-def shown(amount: Quantity) -> str:
-    """Return a quantity with a decimal point instead of the suffix m: ``71.2`` for ``71200m``."""
+def shown(amount: Quantity, capacity: str = "") -> str:
+    """Return a quantity for people: ``71.2`` for ``71200m``, ``120.2Gi`` for ``123100Mi``.
+
+    Memory is in Gi, or in Mi below 1Gi, and rounded down: what is free is never said to be more.
+
+    Args:
+        capacity: Its name, by which an amount without Ki, Mi, Gi is known to be memory.
+    """
+    is_memory = amount.family == "binary" or capacity.endswith(names.CAPACITY_VRAM)
+    for unit, size in _UNITS if is_memory else ():
+        if amount.nano >= size:
+            return f"{amount.nano * 10 // size / 10:.1f}".removesuffix(".0") + unit
     whole, rest = divmod(amount.nano, NANO)
     if not rest or amount.nano < 0:
         return str(amount)
@@ -135,8 +148,8 @@ def shown(amount: Quantity) -> str:
 
 
 def with_points(text: str) -> str:
-    """Return a text in which each amount in thousandths has a decimal point instead."""
-    return _MILLI.sub(lambda found: shown(Quantity.milli(int(found[1]))), text)
+    """Return a text in which each amount with a suffix is written for people."""
+    return _AMOUNT.sub(lambda found: shown(quantity.parse(found[0])), text)
 
 
 def short_names(devices: Iterable[str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ def run(options: Options, *, form: str) -> int:
 
     Args:
         options: Options of the simulation.
-        form: One of streams.FORMS.
+        form: As -o has it.
 
     Raises:
         InputError: The GPUs are malformed.
