@@ -28,14 +28,12 @@ class Verb:
     Attributes:
         module: Its module in ``tensorfusion_dra.app``.
         serves: Whether the verb runs until a signal stops it.
-        extra: The extra that installs the verb; "" if the base distribution has it.
     """
 
     name: str
     module: str
     help: str
     serves: bool = False
-    extra: str = ""
 
 
 VERBS: Final = (
@@ -43,7 +41,6 @@ VERBS: Final = (
         "simulate",
         module="simulate.command",
         help="run a whole node on this machine, without GPU or cluster",
-        extra="simulate",
     ),
     Verb(
         "inspect",
@@ -108,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
-    if chosen is not None and chosen.serves:
+    serves = chosen is not None and chosen.serves
+    if serves:
         stop_signals.block()
         process_memory.prepare_start()
     else:
@@ -118,8 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(flags.run(flags))
     except (InputError, RetryableError) as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
-        has_failed = isinstance(error, RetryableError) and chosen is not None and chosen.serves
-        return 1 if has_failed else 2
+        return 1 if serves and isinstance(error, RetryableError) else 2
 
 
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
@@ -163,16 +160,14 @@ def _command(verb: Verb) -> Command:
     """Import the module of a verb.
 
     Raises:
-        InputError: The extra that installs the verb is missing.
+        InputError: The extra of the same name, which installs the verb, is missing.
     """
     module = f"tensorfusion_dra.app.{verb.module}"
     try:
         command: Command = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if verb.extra and module.startswith(str(error.name)):
-            raise InputError(
-                f"{verb.name} needs the extra '{verb.extra}' "
-                f"(pip install '{version.NAME}[{verb.extra}]')"
-            ) from error
-        raise
+        if not module.startswith(str(error.name)):
+            raise
+        hint = f"(pip install '{version.NAME}[{verb.name}]')"
+        raise InputError(f"{verb.name} needs the extra '{verb.name}' {hint}") from error
     return command

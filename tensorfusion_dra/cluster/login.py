@@ -231,8 +231,7 @@ def namespace(kubeconfig: Path, context: str | None = None) -> str:
         import kubernetes  # noqa: PLC0415 - as in log_in()
 
         every, active = kubernetes.config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
-        if context:
-            (active,) = (each for each in every if each["name"] == context)
-        return str(active["context"].get("namespace") or "default")
+        chosen = next(each for each in every if each["name"] == (context or active["name"]))
+        return str(chosen["context"].get("namespace") or "default")
     except Exception:  # noqa: BLE001 - on a damaged file the library raises any error
         return "default"

@@ -4,9 +4,8 @@ import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, field, fields
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery import yaml_file
@@ -19,22 +18,23 @@ LISTENING: Final = (
     "an address and a port, as :8081 or [::1]:8081, or nothing",
 )
 """The form of an address to listen on; without a host it is all addresses."""
+_SHOWN: Final = "YAML file with settings by flag name."
 _HIDDEN: Final = (
     "YAML file with the node plugin's settings; each is also a flag here: see docs/settings.md or "
     "tensorfusion-dra node-plugin --help."
 )
-REPLACED: Final = {
+_REPLACED: Final = {
     "enforcers": "enforcer",
-    "health-host": "health-address",
-    "health-port": "health-address",
-    "hypervisor-ip": "hypervisor-address",
-    "hypervisor-port": "hypervisor-address",
-    "metrics": "metrics-address",
-    "metrics-host": "metrics-address",
-    "metrics-port": "metrics-address",
-    "metrics-most-shares": "metrics-shares",
-    "mps-pipes": "mps-root",
-    "mps-shm": "mps-root",
+    "health_host": "health_address",
+    "health_port": "health_address",
+    "hypervisor_ip": "hypervisor_address",
+    "hypervisor_port": "hypervisor_address",
+    "metrics": "metrics_address",
+    "metrics_host": "metrics_address",
+    "metrics_port": "metrics_address",
+    "metrics_most_shares": "metrics_shares",
+    "mps_pipes": "mps_root",
+    "mps_shm": "mps_root",
 }
 """Settings of earlier builds, and what took their place."""
 
@@ -72,20 +72,18 @@ def add_flags(
         is_hidden: The help only says where they are, in the line of --config.
         own: Fields whose flags the verb has already.
     """
-    about = "YAML file with settings by flag name." if not is_hidden else _HIDDEN
-    parser.add_argument("--config", metavar="FILE", help=about)
+    parser.add_argument("--config", metavar="FILE", help=_HIDDEN if is_hidden else _SHOWN)
     for item in (each for each in fields(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
-        text = f"{item.metadata['about']}{default} Variable: {variable(item)}."
         parser.add_argument(
             f"--{flag(item.name)}",
             metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
-            help=SUPPRESS if is_hidden else text,
+            help=SUPPRESS
+            if is_hidden
+            else f"{item.metadata['about']}{default} Variable: {variable(item)}.",
         )
-    for name in REPLACED:
-        parser.add_argument(
-            f"--{name}", dest="replaced", type=partial(_refuse, name), help=SUPPRESS
-        )
+    for name in _REPLACED:
+        parser.add_argument(f"--{flag(name)}", help=SUPPRESS)
 
 
 def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -100,9 +98,9 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         found.update(_from_file(Path(config), kind))
-    for name in REPLACED:
-        if environment.get(f"TENSORFUSION_DRA_{name.upper().replace('-', '_')}"):
-            raise InputError(_replaced(name))
+    for name, present in _REPLACED.items():
+        if getattr(flags, name) or environment.get(f"TENSORFUSION_DRA_{name.upper()}"):
+            raise InputError(f"{flag(name)}: found it, expected {flag(present)}")
     for item in fields(kind):
         if environment.get(variable(item)):
             found[item.name] = environment[variable(item)]
@@ -161,28 +159,16 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     known = {flag(item.name): item.name for item in fields(kind)}
     found = {}
     for key, value in loaded.items():
-        if key in REPLACED:
-            raise InputError(f"config {path}: {_replaced(key)}")
         if key not in known:
-            raise InputError(
-                f"config {path}: found {yaml_file.shown(key)}, expected the name of a setting "
-                "(--help lists "
-                "them)"
-            )
+            present = flag(_REPLACED.get(str(key).replace("-", "_"), ""))
+            expected = present or "the name of a setting (--help lists them)"
+            raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
         if not isinstance(value, str | int | float):
             raise InputError(
                 f"config {path}: {key}: found {yaml_file.shown(value)}, expected text or a number"
             )
         found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
-
-
-def _replaced(name: str) -> str:
-    return f"{name}: found it, expected {REPLACED[name]}, which took its place"
-
-
-def _refuse(name: str, _value: str) -> NoReturn:
-    raise InputError(_replaced(name))
 
 
 def _parsed(name: str, value: str, kind: type[Any]) -> Any:

@@ -201,14 +201,14 @@ def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: s
 def test_a_setting_of_an_earlier_build_in_the_environment_names_what_took_its_place() -> None:
     error = refusal(env={**NAMED, "TENSORFUSION_DRA_HEALTH_PORT": "8081"})
 
-    assert error == "health-port: found it, expected health-address, which took its place"
+    assert error == "health-port: found it, expected health-address"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
-        ("metrics-port: 1", "metrics-port: found it, expected metrics-address"),
+        ("metrics-port: 1", "found 'metrics-port', expected metrics-address"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
         ("qos: 2026-99-99", "month must be in 1..12.*, expected YAML"),
