@@ -31,7 +31,6 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
@@ -234,8 +233,8 @@ def _lines(found: Json) -> list[str]:
             card["uuid"],
             card["model"],
             f"{card['physical']['tflops']:g} ({card['tflopsSource']})",
-            _memory(card["totalVramBytes"]),
-            _memory(card["totalVramBytes"] - card["physical"]["vramBytes"]),
+            streams.shown_bytes(card["totalVramBytes"]),
+            streams.shown_bytes(card["totalVramBytes"] - card["physical"]["vramBytes"]),
             card["productName"],
             card["health"]["reason"] or "healthy",
         )
@@ -250,7 +249,7 @@ def _lines(found: Json) -> list[str]:
             "admin access"
             if share["adminAccess"]
             else f"tflops {share['requested']['tflops']:g}, "
-            f"vram {_memory(share['requested']['vramBytes'])}",
+            f"vram {streams.shown_bytes(share['requested']['vramBytes'])}",
             _limits(share),
             f"{share['enforcement']['state']} ({share['enforcement']['reason']})",
         )
@@ -288,17 +287,16 @@ def _limits(share: Json) -> str:
     limit, wanted = share["limit"], share["wanted"]
     if limit is None:
         return f"{share['isolation']}: none"
-    kinds: dict[str, Callable[[int], str]] = {"computePercent": "{} %".format, "vramBytes": _memory}
+    kinds: dict[str, Callable[[int], str]] = {
+        "computePercent": "{} %".format,
+        "vramBytes": streams.shown_bytes,
+    }
     parts = (
         form(limit[name])
         + (f" (of {form(wanted[name])} wanted)" if limit[name] < wanted[name] else "")
         for name, form in kinds.items()
     )
     return f"{share['isolation']}: {', '.join(parts)}"
-
-
-def _memory(amount: int) -> str:
-    return streams.shown(Quantity.of_bytes(amount))
 
 
 def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:

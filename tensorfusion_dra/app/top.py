@@ -14,7 +14,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Device, Holder
 
@@ -288,7 +288,7 @@ def _lines(
             for identity, amount in (holder.used.get("containers") or {}).items()
         )
         yield ""
-        rows = [[*place, _memory(amount)] for *place, amount in used]
+        rows = [[*place, streams.shown_bytes(amount)] for *place, amount in used]
         yield from streams.table(
             [["POD", "CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent=""
         )
@@ -360,11 +360,7 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
 def _used(holder: Holder) -> str:
     if not holder.used:
         return "-"
-    return f"{_memory(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
-
-
-def _memory(used_bytes: int) -> str:
-    return streams.shown(Quantity.of_bytes(used_bytes // MIB * MIB))
+    return f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
 
 
 def _health(card: _Card) -> str:

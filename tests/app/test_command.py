@@ -18,6 +18,7 @@ import yaml
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.shared import version
 from tests.app.cel.test_cel_command import two_nodes
+from tests.app.doctor.here import put_prepared_claim
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks, markdown
 from tests.support.forks import Ended
@@ -225,6 +226,17 @@ def test_inspect_shows_cards_devices_health_and_taints_and_writes_nothing(
     assert "taints" not in found["devices"][1]
     assert f"{sick['uuid']}: the NVIDIA driver requests a reset of the GPU" in shown
     assert list(tmp_path.iterdir()) == [profile]
+
+
+def test_inspect_shows_what_claims_take_and_their_limits(tmp_path: Path, run: Run) -> None:
+    put_prepared_claim(tmp_path)
+
+    cards = ("--simulated-gpus", "2xA100-SXM4-80GB", "--tensor-fusion-root", str(tmp_path / "tf"))
+    shown = run("inspect", *cards, *host_folders(tmp_path)).stdout
+
+    (claim,) = [line for line in shown.splitlines() if line.startswith("  default/a ")]
+    assert "  tflops 100, vram 16Gi  soft: 33 %, 16Gi  " in claim
+    assert shown.count("  312 (table)  80Gi  0  ") == 2
 
 
 def test_inspect_without_the_nvidia_driver_names_the_missing_library(run: Run) -> None:

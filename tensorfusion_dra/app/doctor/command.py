@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor import (
@@ -73,9 +72,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=tuple(Place),
         help="node, or workstation, where only the cluster is checked; detected by default",
     )
-    parser.add_argument(
-        "--host-root", default="/", help="folder where the host's root is mounted. Default: /."
-    )
     setting_sources.add_flags(parser, Settings, is_hidden=True, own=("kubeconfig",))
     kubectl.add_flags(
         parser, namespace="of the dry run of a pod; by default that of kubectl's context"
@@ -127,7 +123,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         cluster=ClusterLists(
             kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
         ),
-        host_root=Path(flags.host_root),
         namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
     )
 

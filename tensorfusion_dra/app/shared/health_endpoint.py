@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.runtime.http_server import (
     PageServer,
     Request,
@@ -27,7 +27,6 @@ log = structlog.get_logger()
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
 _METRICS: Final = "/metrics"
-_MAX_PORT: Final = 65_535
 
 Page = Respond
 """Answers requests for one path, from any thread. If it raises, the answer is 500."""
@@ -96,8 +95,6 @@ class HealthEndpoint(PageServer):
         self._pages: Final = dict(pages or {})
         self._one_page: Final = Lock()
         host, _, port = address.rpartition(":")
-        if int(port) > _MAX_PORT:
-            raise InputError(f"{setting}: found port {port}, expected at most {_MAX_PORT}")
         super().__init__(self._respond, host=host.strip("[]"), port=int(port), setting=setting)
 
     def _respond(self, request: Request) -> Response:

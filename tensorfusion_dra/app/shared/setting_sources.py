@@ -13,8 +13,9 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
+_PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
 LISTENING: Final = (
-    r"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):[0-9]{1,5})?",
+    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{_PORT})?",
     "an address and a port, as :8081 or [::1]:8081, or nothing",
 )
 """The form of an address to listen on; without a host it is all addresses."""

@@ -147,6 +147,11 @@ def shown(amount: Quantity, capacity: str = "") -> str:
     return f"{whole}.{rest:09}".rstrip("0")
 
 
+def shown_bytes(amount: int) -> str:
+    """Return a number of bytes for people."""
+    return shown(Quantity.of_bytes(amount))
+
+
 def with_points(text: str) -> str:
     """Return a text in which each amount with a suffix is written for people."""
     return _AMOUNT.sub(lambda found: shown(quantity.parse(found[0])), text)

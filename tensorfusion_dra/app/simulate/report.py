@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_simulator.rest import Json
-from tensorfusion_dra.app.shared.streams import short_names, shown, table, with_points
+from tensorfusion_dra.app.shared.streams import short_names, shown, shown_bytes, table, with_points
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
@@ -393,7 +393,7 @@ def _limits(pod: Pod) -> str:
     percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
     if percent is None or mib is None:
         return mode or _NOTHING
-    return f"{percent} %, {shown(Quantity.of_bytes(int(mib) * MIB))}, {mode}"
+    return f"{percent} %, {shown_bytes(int(mib) * MIB)}, {mode}"
 
 
 def _devices(report: SimulationReport) -> list[Mapping[str, Any]]:

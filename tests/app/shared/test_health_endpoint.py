@@ -79,11 +79,6 @@ def test_a_port_in_use_is_an_input_error() -> None:
         HealthEndpoint({}, address=f"127.0.0.1:{taken.getsockname()[1]}")
 
 
-def test_a_port_that_no_machine_has_is_an_input_error() -> None:
-    with pytest.raises(InputError, match=r"^health-address: found port 70000, expected"):
-        HealthEndpoint({}, address="127.0.0.1:70000")
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 @pytest.mark.parametrize("is_one", [True, False], ids=["one address", "two"])
 def test_probes_and_metrics_share_a_server_if_their_addresses_are_equal(

@@ -161,7 +161,7 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
         ("--mps-root=", "mps-root: found '', expected an absolute path"),
         *(
             (f"--health-address={text}", f"health-address: found {text!r}, expected an address")
-            for text in ("8081", "127.0.0.1", "::1:8081", "a b:80", ":x")
+            for text in ("8081", "127.0.0.1", "::1:8081", "a b:80", ":x", ":65536", ":70000")
         ),
         ("--health-port=8081", "health-port: found it, expected health-address"),
         ("--metrics=false", "metrics: found it, expected metrics-address"),
@@ -193,7 +193,7 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
     assert refusal(flag).startswith(text)
 
 
-@pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:8081"])
+@pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:65535"])
 def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: str) -> None:
     assert given(f"--health-address={text}").health_address == text
 
