@@ -181,6 +181,24 @@ def test_chart_notes_give_the_next_steps() -> None:
     assert "template: team-a team-b\n" in complete
 
 
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [({}, ":8081"), ({"metrics-address": ""}, ""), ({"metrics-address": ":1"}, ":1")],
+)
+def test_metrics_of_the_node_plugin_are_beside_its_probes_or_where_the_settings_say(
+    settings: Mapping[str, str], address: str
+) -> None:
+    (container,) = [
+        each
+        for each in helm.containers(helm.render({"settings": settings}))
+        if each["name"] == "node-plugin"
+    ]
+
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["TENSORFUSION_DRA_HEALTH_ADDRESS"] == ":8081"
+    assert env["TENSORFUSION_DRA_METRICS_ADDRESS"] == address
+
+
 @pytest.mark.parametrize("address", ["", "127.0.0.1:8081"])
 def test_monitoring_of_metrics_that_are_elsewhere_is_refused(address: str) -> None:
     values = {"monitoring": {"enabled": True}, "settings": {"metrics-address": address}}
