@@ -57,10 +57,10 @@ LABEL org.opencontainers.image.title="tensorfusion-dra" \
 # The webhook's user. The node plugin's pod sets runAsUser: 0, without capabilities: its sockets have to be in the
 # kubelet's folders, which belong to root.
 USER 65532:65532
-# Only for runtimes other than Kubernetes, which has its own probes. Both verbs serve /healthz on this port.
-ENV TENSORFUSION_DRA_HEALTH_PORT=8081
+# Only for runtimes other than Kubernetes, which has its own probes. Both verbs serve /healthz there.
+ENV TENSORFUSION_DRA_HEALTH_ADDRESS=:8081
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s CMD ["python3", "-I", "-S", "-c", \
-    "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['TENSORFUSION_DRA_HEALTH_PORT']), timeout=4); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
+    "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['TENSORFUSION_DRA_HEALTH_ADDRESS'].rpartition(':')[2]), timeout=4); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 # As process 1 of a container, Python would lose a SIGTERM that arrives before its first line. A blocked signal waits.
 ENTRYPOINT ["env", "--block-signal=INT,TERM", "tensorfusion-dra"]
 CMD ["node-plugin"]

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -27,40 +28,19 @@ class Verb:
     Attributes:
         module: Its module in ``tensorfusion_dra.app``.
         serves: Whether the verb runs until a signal stops it.
-        extra: The extra that installs the verb; "" if the base distribution has it.
     """
 
     name: str
     module: str
     help: str
     serves: bool = False
-    extra: str = ""
 
 
 VERBS: Final = (
     Verb(
-        "node-plugin",
-        module="node_plugin.command",
-        help="serve the kubelet of this node and publish its GPUs",
-        serves=True,
-    ),
-    Verb(
-        "memory-limits",
-        module="memory_limits",
-        help="set memory limits of containers by the NVIDIA driver, for the node plugin",
-        serves=True,
-    ),
-    Verb(
-        "webhook",
-        module="webhook.command",
-        help="serve admission: create claims for pods and fill claims from annotations",
-        serves=True,
-    ),
-    Verb(
         "simulate",
         module="simulate.command",
         help="run a whole node on this machine, without GPU or cluster",
-        extra="simulate",
     ),
     Verb(
         "inspect",
@@ -82,10 +62,29 @@ VERBS: Final = (
         help="show what would hang if the driver were uninstalled now",
     ),
     Verb("completion", module="completion", help="print the completion of bash, zsh or fish"),
+    Verb(
+        "node-plugin",
+        module="node_plugin.command",
+        help="serve the kubelet of this node and publish its GPUs",
+        serves=True,
+    ),
+    Verb(
+        "memory-limits",
+        module="memory_limits",
+        help="set memory limits of containers by the NVIDIA driver, for the node plugin",
+        serves=True,
+    ),
+    Verb(
+        "webhook",
+        module="webhook.command",
+        help="serve admission: create claims for pods and fill claims from annotations",
+        serves=True,
+    ),
 )
 
 
 _KUBECTL_PLUGIN: Final = "kubectl-tensorfusion"
+_FIRST_SERVING: Final = re.compile(r"(?m)^    node-plugin ")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,12 +93,20 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
+    def format_help(self) -> str:
+        """Return the help; that of the command has verbs that serve under a heading."""
+        return _FIRST_SERVING.sub(r"\nrun by the chart's pods:\n\g<0>", super().format_help())
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb and return its exit code, or 2 for bad input."""
+    """Run a verb; return its exit code, or 2 for bad input, or for what is out of reach.
+
+    A verb that serves returns 1 for the latter.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
-    if chosen is not None and chosen.serves:
+    serves = chosen is not None and chosen.serves
+    if serves:
         stop_signals.block()
         process_memory.prepare_start()
     else:
@@ -109,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(flags.run(flags))
     except (InputError, RetryableError) as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
-        return 2 if isinstance(error, InputError) else 1
+        return 1 if serves and isinstance(error, RetryableError) else 2
 
 
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
@@ -125,7 +132,9 @@ def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"{version.NAME} {version.current()}"
     )
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    verbs = parser.add_subparsers(
+        title="for users", metavar="VERB", required=True, parser_class=_Parser
+    )
     for verb in VERBS:
         flags = verbs.add_parser(verb.name, help=verb.help)
         if verb in chosen:
@@ -151,16 +160,14 @@ def _command(verb: Verb) -> Command:
     """Import the module of a verb.
 
     Raises:
-        InputError: The extra that installs the verb is missing.
+        InputError: The extra of the same name, which installs the verb, is missing.
     """
     module = f"tensorfusion_dra.app.{verb.module}"
     try:
         command: Command = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if verb.extra and module.startswith(str(error.name)):
-            raise InputError(
-                f"{verb.name} needs the extra '{verb.extra}' "
-                f"(pip install '{version.NAME}[{verb.extra}]')"
-            ) from error
-        raise
+        if not module.startswith(str(error.name)):
+            raise
+        hint = f"(pip install '{version.NAME}[{verb.name}]')"
+        raise InputError(f"{verb.name} needs the extra '{verb.name}' {hint}") from error
     return command

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -48,7 +48,7 @@ from tensorfusion_dra.enforcers import registered
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
 _CARD_COLUMNS: Final = (
-    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
+    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM", "RESERVED", "NAME", "HEALTH"),
 )
 _PROVIDER_COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _SHARE_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE")
@@ -58,9 +58,8 @@ Json = dict[str, Any]
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `inspect` and the node plugin's settings."""
-    parser.add_argument(
-        "-o", dest="form", choices=("table", "json", "yaml"), default="table", help="output format"
-    )
+    streams.add_exit_codes(parser, "everything is known", "a part is unknown, or of no use")
+    streams.add_form(parser)
     parser.add_argument(
         "--raw", action="store_true", help="print NVML's answer to each query, as JSON"
     )
@@ -76,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="GPU model to take instead of this node's GPUs, as A10")
     parser.add_argument("--count", type=int, default=1, help="how many of the model; default: 1")
-    setting_sources.add_flags(parser, Settings)
+    setting_sources.add_flags(parser, Settings, is_hidden=True)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -115,9 +114,9 @@ def run(flags: argparse.Namespace) -> int:
             reasons.append(
                 "the template expands memory by that of this host; take it on a node of the pool"
             )
-    form = "yaml" if flags.as_template and flags.form == "table" else flags.form
+    form = "yaml" if flags.as_template and flags.form in streams.FOR_PEOPLE else flags.form
     lines: Iterable[str] = ()
-    if form == "table":
+    if form in streams.FOR_PEOPLE:
         lines = _provider_lines(found) if flags.providers else _lines(found)
     sys.stdout.write(streams.formatted(form, found, lines))
     for reason in reasons:
@@ -234,8 +233,8 @@ def _lines(found: Json) -> list[str]:
             card["uuid"],
             card["model"],
             f"{card['physical']['tflops']:g} ({card['tflopsSource']})",
-            card["totalVramBytes"] // 2**20,
-            -(-(card["totalVramBytes"] - card["physical"]["vramBytes"]) // 2**20),
+            streams.shown_bytes(card["totalVramBytes"]),
+            streams.shown_bytes(card["totalVramBytes"] - card["physical"]["vramBytes"]),
             card["productName"],
             card["health"]["reason"] or "healthy",
         )
@@ -249,8 +248,8 @@ def _lines(found: Json) -> list[str]:
             share["device"],
             "admin access"
             if share["adminAccess"]
-            else f"{share['requested']['tflops']:g} tflops, "
-            f"{share['requested']['vramBytes'] // 2**20} MiB",
+            else f"tflops {share['requested']['tflops']:g}, "
+            f"vram {streams.shown_bytes(share['requested']['vramBytes'])}",
             _limits(share),
             f"{share['enforcement']['state']} ({share['enforcement']['reason']})",
         )
@@ -284,17 +283,20 @@ def _lines(found: Json) -> list[str]:
 
 
 def _limits(share: Json) -> str:
-    """Return the limits as text: ``soft: 33 % (of 50 % wanted), 20480 MiB``."""
+    """Return the limits as text: ``soft: 33 % (of 50 % wanted), 20Gi``."""
     limit, wanted = share["limit"], share["wanted"]
     if limit is None:
         return f"{share['isolation']}: none"
-    compute = _of_wanted(limit["computePercent"], wanted["computePercent"], "%")
-    memory = _of_wanted(limit["vramBytes"] // 2**20, wanted["vramBytes"] // 2**20, "MiB")
-    return f"{share['isolation']}: {compute}, {memory}"
-
-
-def _of_wanted(granted: int, wanted: int, unit: str) -> str:
-    return f"{granted} {unit}" + (f" (of {wanted} {unit} wanted)" if granted < wanted else "")
+    kinds: dict[str, Callable[[int], str]] = {
+        "computePercent": "{} %".format,
+        "vramBytes": streams.shown_bytes,
+    }
+    parts = (
+        form(limit[name])
+        + (f" (of {form(wanted[name])} wanted)" if limit[name] < wanted[name] else "")
+        for name, form in kinds.items()
+    )
+    return f"{share['isolation']}: {', '.join(parts)}"
 
 
 def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:

@@ -44,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="limit a container's cgroup also where it has no dmem.max; two containers of one "
         "claim may then use its memory twice",
     )
-    setting_sources.add_flags(parser, node_settings.Settings)
+    setting_sources.add_flags(parser, node_settings.Settings, is_hidden=True)
 
 
 def run(flags: argparse.Namespace) -> int:

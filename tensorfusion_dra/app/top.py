@@ -14,11 +14,10 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Device, Holder
 
-_FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
 _MIN_SECONDS: Final = 1.0
@@ -58,13 +57,8 @@ class _Card:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `top`."""
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        metavar="NAMESPACE",
-        help="only shares of this namespace, and cards on which it has some",
-    )
-    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    streams.add_exit_codes(parser, "printed", "never: it shows, and judges nothing")
+    streams.add_form(parser)
     parser.add_argument(
         "--containers", action="store_true", help="the memory that each container uses as well"
     )
@@ -75,7 +69,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
     )
-    kubectl.add_flag(parser)
+    kubectl.add_flags(
+        parser,
+        namespace="only shares of this namespace, and cards on which it has some",
+        of_all=True,
+    )
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -90,7 +88,7 @@ def run(flags: argparse.Namespace) -> int:
             f"seconds: found {flags.seconds:g}, expected {_MIN_SECONDS:g} to {_MAX_SECONDS:g}"
         )
     logging.configure(level="critical", form="console")
-    lists = ClusterLists(kubectl.api(flags.kubeconfig))
+    lists = ClusterLists(kubectl.api(flags.kubeconfig, flags.context))
 
     def page() -> str:
         if flags.namespaces:
@@ -100,7 +98,7 @@ def run(flags: argparse.Namespace) -> int:
                     each["namespace"],
                     each["claims"],
                     name,
-                    *(text or "-" for text in amount.values()),
+                    *(streams.with_points(text or "-") for text in amount.values()),
                 ]
                 for each in namespaces
                 for name, amount in each["amounts"].items()
@@ -113,7 +111,7 @@ def run(flags: argparse.Namespace) -> int:
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
         cards = [card for card in found if not namespace or _shares(card, namespace)]
-        is_wide = flags.form == "wide"
+        is_wide = flags.form == streams.WIDE
         lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
         document = _document(cards, found, namespace)
         return streams.formatted(flags.form, document, map(printable.one_line, lines))
@@ -211,15 +209,16 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
     return found
 
 
-def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:
-    """Return the names of containers, with their pods', by the runtime's ID."""
+def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, tuple[str, str]]:
+    """Return pod and name of each container, by the runtime's ID."""
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     found = {}
     for pod in lists.readable_items(path, "pods") or ():
-        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        status, metadata = pod.get("status") or {}, pod["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}"
         for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
             for each in status.get(kind) or ():
-                found[str(each.get("containerID")).rpartition("/")[2]] = f"{name}/{each['name']}"
+                found[str(each.get("containerID")).rpartition("/")[2]] = (name, each["name"])
     return found
 
 
@@ -229,13 +228,13 @@ def _lines(
     namespace: str,
     *,
     is_wide: bool,
-    containers: Mapping[str, str] | None,
+    containers: Mapping[str, tuple[str, str]] | None,
 ) -> Iterator[str]:
     """Yield the lines of the cards.
 
     Args:
         namespace: Only shares of this namespace; "" for all.
-        containers: Names of containers by their IDs; None to leave them out.
+        containers: Pods and names of containers by their IDs; None to leave them out.
     """
     yield _summary(all_cards)
     if not cards:
@@ -281,13 +280,18 @@ def _lines(
     )
     if containers is not None:
         used = sorted(
-            (containers.get(identity, identity), card.node, short[card.device.id.device], amount)
+            (
+                *containers.get(identity, ("-", identity)),
+                *(card.node, short[card.device.id.device], amount),
+            )
             for card, holder in shares
             for identity, amount in (holder.used.get("containers") or {}).items()
         )
         yield ""
-        rows = [[*place, _memory(amount)] for *place, amount in used]
-        yield from streams.table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
+        rows = [[*place, streams.shown_bytes(amount)] for *place, amount in used]
+        yield from streams.table(
+            [["POD", "CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent=""
+        )
 
 
 def _shares(card: _Card, namespace: str) -> list[Holder]:
@@ -301,7 +305,7 @@ def _summary(cards: Sequence[_Card]) -> str:
     shares = sum(len(card.holders) for card in cards)
     sums = _totals(published)
     free = [
-        f"{name} {streams.shown(amount.free)} of {streams.shown(amount.total)} free"
+        f"{name} {streams.shown(amount.free, name)} of {streams.shown(amount.total, name)} free"
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
@@ -338,7 +342,7 @@ def _divided(card: _Card, name: str) -> str:
     amount = virtual or card.amounts.get(name)
     if amount is None:
         return "-"
-    return f"{streams.shown(amount.free)} of {streams.shown(amount.total)}" + (
+    return f"{streams.shown(amount.free, name)} of {streams.shown(amount.total, name)}" + (
         " virtual" if virtual else ""
     )
 
@@ -349,18 +353,14 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     virtual = holder.amounts.get(VIRTUAL_OF[name])
     physical = holder.amounts.get(name)
     if VIRTUAL_OF[name] in card.amounts and virtual is not None:
-        return streams.shown(virtual)
-    return streams.shown(physical) if physical is not None else "-"
+        return streams.shown(virtual, name)
+    return streams.shown(physical, name) if physical is not None else "-"
 
 
 def _used(holder: Holder) -> str:
     if not holder.used:
         return "-"
-    return f"{_memory(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
-
-
-def _memory(used_bytes: int) -> str:
-    return streams.shown(Quantity.of_bytes(used_bytes // MIB * MIB))
+    return f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
 
 
 def _health(card: _Card) -> str:

@@ -154,14 +154,17 @@ class Api:
         exchanges: Record of all requests.
     """
 
-    def __init__(self, kubeconfig: Path | None, *, user_agent: str = USER_AGENT) -> None:
+    def __init__(
+        self, kubeconfig: Path | None, *, context: str | None = None, user_agent: str = USER_AGENT
+    ) -> None:
         """Store the settings; connect() reads the kubeconfig.
 
         Args:
             kubeconfig: None selects the pod's service account.
+            context: Of the kubeconfig; None for the current one.
             user_agent: Identifies the sender in the API server's audit log.
         """
-        self._kubeconfig = kubeconfig
+        self._log_in: Final = partial(login.log_in, kubeconfig, context)
         self._user_agent = user_agent
         self.exchanges: Final = Exchanges()
         self._reading = WaitingCalls(MAX_READING, reason="wait for the API server")
@@ -185,7 +188,7 @@ class Api:
         with self._connecting:
             if self._login is None:
                 try:
-                    self._login = login.log_in(self._kubeconfig)
+                    self._login = self._log_in()
                 except InputError as error:
                     if self._rejected is None:
                         raise

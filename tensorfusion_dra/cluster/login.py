@@ -103,11 +103,12 @@ class Login:
         return frozenset(value.rpartition(" ")[2] for value in tuple(self._seen))
 
 
-def log_in(kubeconfig: Path | None) -> Login:
+def log_in(kubeconfig: Path | None, context: str | None = None) -> Login:
     """Return the login at the API server.
 
     Args:
         kubeconfig: None selects the pod's service account.
+        context: Of the kubeconfig; None for the current one.
 
     Raises:
         InputError: The kubeconfig cannot be read, or the pod has no service account.
@@ -140,7 +141,10 @@ def log_in(kubeconfig: Path | None) -> Login:
 
     try:
         config.load_kube_config(
-            config_file=str(kubeconfig), client_configuration=settings, persist_config=False
+            config_file=str(kubeconfig),
+            context=context,
+            client_configuration=settings,
+            persist_config=False,
         )
         is_direct = kubernetes.client.rest.should_bypass_proxies(
             settings.host, settings.no_proxy or ""
@@ -218,15 +222,16 @@ def _tls_context(
     return context
 
 
-def namespace(kubeconfig: Path) -> str:
-    """Return the namespace of the current context; ``default`` if it has none.
+def namespace(kubeconfig: Path, context: str | None = None) -> str:
+    """Return the namespace of a context, by default the current one; ``default`` if it has none.
 
     A kubeconfig that cannot be read has none: the first request reports its error.
     """
     try:
         import kubernetes  # noqa: PLC0415 - as in log_in()
 
-        _, active = kubernetes.config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
-        return str(active["context"].get("namespace") or "default")
+        every, active = kubernetes.config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
+        chosen = next(each for each in every if each["name"] == (context or active["name"]))
+        return str(chosen["context"].get("namespace") or "default")
     except Exception:  # noqa: BLE001 - on a damaged file the library raises any error
         return "default"

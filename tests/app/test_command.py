@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,7 @@ import yaml
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.shared import version
 from tests.app.cel.test_cel_command import two_nodes
+from tests.app.doctor.here import put_prepared_claim
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks, markdown
 from tests.support.forks import Ended
@@ -90,10 +92,96 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
     assert_refused(run(*arguments), expected)
 
 
+def help_of(capsys: Capture, *arguments: str) -> str:
+    """Return the help of a verb, or of the command, with runs of blanks reduced to one."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "--help"])
+    assert ended.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_has_the_verbs_of_users_and_then_those_that_the_chart_runs(capsys: Capture) -> None:
+    _, _, shown = help_of(capsys).partition("for users:")
+    users, _, served = shown.partition("run by the chart's pods:")
+
+    for text, serves in ((users, False), (served, True)):
+        for verb in cli.VERBS:
+            assert (f" {verb.name} {' '.join(verb.help.split())}" in text) == (
+                verb.serves == serves
+            )
+
+
+CLUSTER = "[--kubeconfig FILE] [--context NAME]"
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags"),
+    [
+        ("why", ["[-n NAMESPACE] " + CLUSTER]),
+        ("top", ["[-n NAMESPACE] [-A] " + CLUSTER]),
+        ("teardown-check", ["[-n NAMESPACE] [-A] " + CLUSTER]),
+        ("doctor", ["[-n NAMESPACE] " + CLUSTER]),
+        ("cel explain", [CLUSTER]),
+        ("cel check", []),
+        ("cel translate", []),
+        ("inspect", []),
+        ("simulate", []),
+    ],
+)
+def test_flags_and_formats_are_the_same_for_every_verb(
+    capsys: Capture, verb: str, flags: list[str]
+) -> None:
+    shown = help_of(capsys, *verb.split())
+
+    assert all(each in shown for each in ["[-o {table,wide,json,yaml}]", *flags])
+
+
+@pytest.mark.parametrize(
+    "verb", ["why", "top", "teardown-check", "doctor", "cel", "inspect", "simulate", "convert"]
+)
+def test_exit_codes_are_the_same_for_every_verb(capsys: Capture, verb: str) -> None:
+    shown = help_of(capsys, verb)
+
+    assert re.search(r"exit codes: 0 \w.* 1 \w.* 2 bad input, or something is out of reach$", shown)
+
+
+@pytest.mark.parametrize("verb", ["doctor", "inspect", "memory-limits"])
+def test_help_only_says_where_the_node_plugins_settings_are(
+    tmp_path: Path, capsys: Capture, verb: str
+) -> None:
+    shown = help_of(capsys, verb)
+
+    assert "--config FILE YAML file with the node plugin's settings; each is also a flag" in shown
+    assert not re.search("--(kubelet-root|enforcer|pool-source|health-port) ", shown)
+    ended = cli.main([verb, "--kubelet-root", "here"])
+    assert (ended, capsys.readouterr().err.partition(", ")[0]) == (
+        2,
+        "tensorfusion-dra: kubelet-root: found 'here'",
+    )
+
+
+@pytest.mark.parametrize("verb", ["top", "why", "teardown-check"])
+def test_a_server_out_of_reach_is_exit_code_2(tmp_path: Path, run: Run, verb: str) -> None:
+    file = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        server = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    kubeconfig = {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": server}}],
+        "users": [{"name": "a", "user": {}}],
+    }
+    file.write_text(yaml.safe_dump(kubeconfig))
+
+    ended = run(verb, "--kubeconfig", str(file), *(["a"] if verb == "why" else []))
+
+    assert_refused(ended, "Connection refused")
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("verb", ["node-plugin", "webhook"])
 def test_verb_that_serves_refuses_bad_input_too(verb: str) -> None:
-    assert_refused(command(verb, "--health-port", "soon"), "health-port: found 'soon'")
+    assert_refused(command(verb, "--health-address", "soon"), "health-address: found 'soon'")
 
 
 def assert_refused(ended: Ended, expected: str) -> None:
@@ -123,10 +211,12 @@ def test_inspect_shows_cards_devices_health_and_taints_and_writes_nothing(
     cards = ["--simulated-gpus", str(profile), *host_folders(tmp_path)]
 
     ended = run("inspect", "-o", "json", *cards)
+    as_yaml = yaml.safe_load(run("inspect", "-o", "yaml", *cards).stdout)
     shown = run("inspect", *cards).stdout
 
     found = json.loads(ended.stdout)
     sick, well = found["cards"]
+    assert as_yaml["devices"] == found["devices"]
     assert (ended.returncode, sick["model"], well["model"]) == (0, "T4", "T4")
     assert [found[name] for name in ("shares", "cdiSpecs", "leftOut")] == [[], [], []]
     assert (well["health"]["healthy"], sick["health"]["healthy"]) == (True, False)
@@ -136,6 +226,17 @@ def test_inspect_shows_cards_devices_health_and_taints_and_writes_nothing(
     assert "taints" not in found["devices"][1]
     assert f"{sick['uuid']}: the NVIDIA driver requests a reset of the GPU" in shown
     assert list(tmp_path.iterdir()) == [profile]
+
+
+def test_inspect_shows_what_claims_take_and_their_limits(tmp_path: Path, run: Run) -> None:
+    put_prepared_claim(tmp_path)
+
+    cards = ("--simulated-gpus", "2xA100-SXM4-80GB", "--tensor-fusion-root", str(tmp_path / "tf"))
+    shown = run("inspect", *cards, *host_folders(tmp_path)).stdout
+
+    (claim,) = [line for line in shown.splitlines() if line.startswith("  default/a ")]
+    assert "  tflops 100, vram 16Gi  soft: 33 %, 16Gi  " in claim
+    assert shown.count("  312 (table)  80Gi  0  ") == 2
 
 
 def test_inspect_without_the_nvidia_driver_names_the_missing_library(run: Run) -> None:

@@ -325,7 +325,8 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert verb == "webhook"
-    assert ports == {"https": settings.port, "health": settings.health_port}
+    assert ports["https"] == settings.port
+    assert f":{ports['health']}" == settings.health_address == settings.metrics_address
     (mount,) = container["volumeMounts"]
     assert settings.tls_cert_file == f"{mount['mountPath']}/tls.crt"
     assert settings.tls_key_file == f"{mount['mountPath']}/tls.key"

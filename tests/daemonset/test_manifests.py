@@ -181,10 +181,29 @@ def test_chart_notes_give_the_next_steps() -> None:
     assert "template: team-a team-b\n" in complete
 
 
-def test_monitoring_without_metrics_is_refused() -> None:
-    values = {"monitoring": {"enabled": True}, "settings": {"metrics": "false"}}
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [({}, ":8081"), ({"metrics-address": ""}, ""), ({"metrics-address": ":1"}, ":1")],
+)
+def test_metrics_of_the_node_plugin_are_beside_its_probes_or_where_the_settings_say(
+    settings: Mapping[str, str], address: str
+) -> None:
+    (container,) = [
+        each
+        for each in helm.containers(helm.render({"settings": settings}))
+        if each["name"] == "node-plugin"
+    ]
 
-    with pytest.raises(RefusedValuesError, match="metrics=false, expected the metrics"):
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["TENSORFUSION_DRA_HEALTH_ADDRESS"] == ":8081"
+    assert env["TENSORFUSION_DRA_METRICS_ADDRESS"] == address
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:8081"])
+def test_monitoring_of_metrics_that_are_elsewhere_is_refused(address: str) -> None:
+    values = {"monitoring": {"enabled": True}, "settings": {"metrics-address": address}}
+
+    with pytest.raises(RefusedValuesError, match=f"metrics-address={address}, expected :8081"):
         helm.render(values)
 
 
@@ -595,7 +614,11 @@ def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: 
 
 
 def test_namespaces_with_the_label_get_a_claim_template_too(tmp_path: Path) -> None:
-    labels = ({}, {"tensor-fusion.ai/claim-template": "true"}, {"other": "true"})
+    labels: tuple[dict[str, str], ...] = (
+        {},
+        {"tensor-fusion.ai/claim-template": "true"},
+        {"other": "true"},
+    )
     found = [{"metadata": {"name": f"team-{i}", "labels": each}} for i, each in enumerate(labels)]
     listed = {"apiVersion": "v1", "kind": "NamespaceList", "items": found}
     answers = cluster("Namespace/team-0", "Namespace/team-1")

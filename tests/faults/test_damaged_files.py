@@ -3,12 +3,10 @@
 The tests for records and the files of claims are elsewhere.
 """
 
-import argparse
 import base64
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
 from tests.faults.damage import damaged
+from tests.support.node_flags import node_flags
 from tests.support.tally import INPUTS_DAMAGED, Tally
 
 CARD = "GPU-8f3a0000-0000-4000-8000-000000000000"
@@ -79,8 +78,7 @@ def refusal(read: Read, file: Path, errors: type[DriverError]) -> str | None:
 
 
 def read_settings(file: Path) -> Settings:
-    flags: dict[str, str | None] = {item.name: None for item in fields(Settings)}
-    return node_settings.from_flags(argparse.Namespace(config=str(file), **flags), {})
+    return node_settings.from_flags(node_flags("--config", str(file)), {})
 
 
 def read_kubeconfig(file: Path) -> object:

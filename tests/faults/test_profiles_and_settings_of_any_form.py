@@ -1,6 +1,5 @@
 """Generated profiles and settings that are almost valid: they are used or refused."""
 
-import argparse
 import contextlib
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.builders.devices import NODE
+from tests.support.node_flags import node_flags
 from tests.support.tally import INPUTS_FUZZED, Tally
 
 pytestmark = pytest.mark.sweep
@@ -43,7 +43,6 @@ SETTINGS = {
     "kubelet-root": "/var/lib/kubelet",
     "lending-factor": 8,
 }
-FLAGS: dict[str, str | None] = {item.name: None for item in fields(Settings)}
 
 
 def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally) -> None:
@@ -83,7 +82,7 @@ def count_devices(catalog: DeviceCatalog) -> int:
 
 def test_generated_settings_file_is_used_or_refused(tmp_path: Path, tally: Tally) -> None:
     file = tmp_path / "settings.yaml"
-    flags = argparse.Namespace(config=str(file), **FLAGS)
+    flags = node_flags("--config", str(file))
 
     @bounded(150)
     @given(mutated(SETTINGS) | ANYTHING)
@@ -97,7 +96,7 @@ def test_generated_settings_file_is_used_or_refused(tmp_path: Path, tally: Tally
 
 
 def test_generated_environment_variables_are_used_or_refused(tally: Tally) -> None:
-    flags = argparse.Namespace(config=None, **FLAGS)
+    flags = node_flags()
     variables = [setting_sources.variable(item) for item in fields(Settings)]
     texts = st.text(max_size=300) | ANYTHING.map(str)
 

@@ -100,6 +100,9 @@ service:
 {{- if .Values.enforcers.hamiCore.install }}
 {{- $_ := set $own "hami-core-library" (include "hami-core-library" .) }}
 {{- end }}
+{{- if not (hasKey .Values.settings "metrics-address") }}
+{{- $_ := set $own "metrics-address" ":8081" }}
+{{- end }}
 {{- merge (dict) .Values.settings $own | toYaml }}
 {{- end }}
 

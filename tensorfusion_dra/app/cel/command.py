@@ -5,7 +5,7 @@ import sys
 from typing import Any, Final
 
 from tensorfusion_dra.app.cel import explain
-from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.cel.syntax import CelError
@@ -14,13 +14,6 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.scheduling import cel_evaluation
 
-_EXIT_CODES: Final = """\
-exit codes:
-  0  translate: done; check: nothing wrong; explain: a device matches
-  1  check: the API server would refuse it; explain: no device matches, or no answer from the server
-  2  the expression or a flag cannot be used
-  3  check: nothing wrong was found, but the types were not fully checked, or a name is unknown
-"""
 _CAPACITIES: Final = (
     names.CAPACITY_TFLOPS,
     names.CAPACITY_VRAM,
@@ -35,8 +28,12 @@ CheckResult = dict[str, Any]
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `cel`."""
-    parser.epilog = _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    streams.add_exit_codes(
+        parser,
+        "translate: done; check: nothing wrong; explain: a device matches",
+        "check: the API server would refuse it, a name is unknown, or the types were not fully\n"
+        "     checked; explain: no device matches",
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     translating = actions.add_parser(
@@ -51,9 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             "expression", nargs="?", help=f"the expression; {streams.STDIN} for stdin"
         )
         action.add_argument("-f", dest="file", metavar="FILE", help="read it from a file")
-        action.add_argument(
-            "-o", dest="form", choices=("table", "json"), default="table", help="output format"
-        )
+        streams.add_form(action)
     checking.add_argument(
         "--as-is",
         action="store_true",
@@ -65,9 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="ResourceSlices, as kubectl get resourceslices -o yaml prints them, and the "
         "ResourceClaims allocated from them; by default those of the cluster",
     )
-    explaining.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; by default kubectl's"
-    )
+    kubectl.add_flags(explaining)
     explaining.add_argument(
         "--request",
         action="append",
@@ -94,7 +87,7 @@ def run(flags: argparse.Namespace) -> int:
         expression,
         form=flags.form,
         slices=flags.slices,
-        kubeconfig=flags.kubeconfig,
+        api=kubectl.api(flags.kubeconfig, flags.context),
         requests=requests,
     )
 
@@ -136,8 +129,7 @@ def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
     rows = [("CHECK", "RESULT"), *((each["check"], each["text"]) for each in found)]
     sys.stdout.write(streams.formatted(form, {"checks": found}, streams.table(rows, indent="")))
-    results = [each["ok"] for each in found]
-    return 1 if False in results else 3 if None in results else 0
+    return 0 if all(each["ok"] for each in found) else 1
 
 
 def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:

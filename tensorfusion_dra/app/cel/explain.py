@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import kubectl, streams
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import dialect, syntax
@@ -49,16 +50,16 @@ def run(
     *,
     form: str,
     slices: str | None,
-    kubeconfig: str | None,
+    api: Api,
     requests: Mapping[str, Quantity],
 ) -> int:
     """Print the result of each part of the selector and for each device; return 1 if none matches.
 
     Args:
         selector: In Kubernetes' CEL or in the guide's.
-        form: table or json.
+        form: Of the output, as -o has it.
         slices: File with ResourceSlices; None reads them from the API server.
-        kubeconfig: None for the one that kubectl would use.
+        api: That API server.
         requests: Amounts by capacity that the claim requests.
 
     Raises:
@@ -69,7 +70,7 @@ def run(
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
-    found, used = _read(slices, kubeconfig, with_claims=bool(requests))
+    found, used = _read(slices, api, with_claims=bool(requests))
     term = syntax.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
     lines = _lines(expression if expression != selector else "", term, results, requests)
@@ -169,7 +170,8 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
     """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in results:
-        reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())
+        refusals = [streams.with_points(item.refusal)] if item.refusal else []
+        reasons = (*item.reasons, *(f"request: {each}" for each in refusals))
         if reasons:
             key = (item.device.id.pool, reasons)
             groups.setdefault(key, []).append(item.device.id.device)
@@ -188,14 +190,11 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _read(
-    file: str | None, kubeconfig: str | None, *, with_claims: bool
-) -> tuple[Sequence[Device], Usage]:
+def _read(file: str | None, api: Api, *, with_claims: bool) -> tuple[Sequence[Device], Usage]:
     """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:
         file: Has the ResourceClaims as well; None for the API server.
-        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
         with_claims: Read the API server's ResourceClaims, too; without them no device counts as
             used.
 
@@ -208,7 +207,7 @@ def _read(
     slices: Sequence[Document]
     claims: Sequence[Document]
     if file is None:
-        lists = ClusterLists(kubectl.api(kubeconfig))
+        lists = ClusterLists(api)
         slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
         claims = lists.claims() if with_claims else []
     else:

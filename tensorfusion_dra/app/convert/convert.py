@@ -288,9 +288,10 @@ class Converted:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `convert`."""
-    parser.epilog = (
-        "exit codes: 0 converted; 1 a part would be refused and cannot be converted, or with "
-        "--check needs conversion; 2 the input cannot be read"
+    streams.add_exit_codes(
+        parser,
+        "converted",
+        "a part would be refused and cannot be converted, or with --check needs conversion",
     )
     parser.add_argument("-f", dest="file", metavar="FILE", required=True, help="YAML; - for stdin")
     parser.add_argument(

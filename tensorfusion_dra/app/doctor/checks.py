@@ -31,7 +31,6 @@ class Context:
     Attributes:
         in_pod: Whether this process runs in a pod, with a service account of its own.
         cluster: Reader of the API server.
-        host_root: Folder where the host's root is mounted.
         namespace: Namespace of the dry run of a pod.
     """
 
@@ -39,17 +38,7 @@ class Context:
     place: Place
     in_pod: bool
     cluster: ClusterLists
-    host_root: Path = Path("/")
     namespace: str = "default"
-
-    def on_host(self, path: str) -> Path:
-        """Return the path under which this process sees a path of the host."""
-        return self.host_root / path.lstrip("/")
-
-    @property
-    def sees_host(self) -> bool:
-        """Return True if all paths of the host can be read, not only those mounted in this pod."""
-        return not self.in_pod or self.host_root != Path("/")
 
 
 def in_pod() -> bool:

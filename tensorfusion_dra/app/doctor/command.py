@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor import (
@@ -62,27 +61,21 @@ CHECKS: Final = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the doctor's own flags and the node plugin's settings."""
-    parser.epilog = (
-        "Exit code: 0 if nothing is worse than a note, 1 for a problem, 2 for bad input, "
-        "3 for a warning, 4 if something could not be checked."
+    streams.add_exit_codes(
+        parser,
+        "nothing is worse than a note",
+        "a problem or a warning; a problem also if something could not be checked",
     )
-    parser.add_argument(
-        "-o", dest="form", choices=("table", "json"), default="table", help="output format"
-    )
+    streams.add_form(parser)
     parser.add_argument(
         "--on",
         choices=tuple(Place),
         help="node, or workstation, where only the cluster is checked; detected by default",
     )
-    parser.add_argument(
-        "--host-root", default="/", help="folder where the host's root is mounted. Default: /."
+    setting_sources.add_flags(parser, Settings, is_hidden=True, own=("kubeconfig",))
+    kubectl.add_flags(
+        parser, namespace="of the dry run of a pod; by default that of kubectl's context"
     )
-    parser.add_argument(
-        "--namespace",
-        default="default",
-        help="namespace of a pod's dry run. Default: default.",
-    )
-    setting_sources.add_flags(parser, Settings)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -127,9 +120,10 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         settings=settings,
         place=Place(place),
         in_pod=in_pod,
-        cluster=ClusterLists(kubectl.api(settings.kubeconfig), wait_seconds=_WAIT_SECONDS),
-        host_root=Path(flags.host_root),
-        namespace=flags.namespace,
+        cluster=ClusterLists(
+            kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
+        ),
+        namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
     )
 
 

@@ -312,8 +312,7 @@ def _specs(context: Context, claims: Mapping[str, str] | None) -> Iterator[Findi
 
 def _files(context: Context) -> Iterator[Path]:
     settings = context.settings
-    folders = [context.on_host(settings.static_cdi_dir), Path(settings.cdi_dir)]
-    for folder in dict.fromkeys(folders):
+    for folder in dict.fromkeys((Path(settings.static_cdi_dir), Path(settings.cdi_dir))):
         try:
             yield from sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
         except FileNotFoundError:
@@ -383,12 +382,12 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _missing(context: Context, document: Mapping[str, Any]) -> list[str]:
-    """Return the host paths in a spec that do not exist; none if the host cannot be seen."""
-    if not context.sees_host:
+    """Return the host paths in a spec that do not exist; none in a pod, which does not see all."""
+    if context.in_pod:
         return []
     named: list[object] = []
     for part in (document, *document["devices"]):
         edits = part.get("containerEdits") or {}
         named += [node.get("hostPath") or node["path"] for node in edits.get("deviceNodes") or ()]
         named += [mount["hostPath"] for mount in edits.get("mounts") or ()]
-    return [path for path in dict.fromkeys(map(str, named)) if not context.on_host(path).exists()]
+    return [path for path in dict.fromkeys(map(str, named)) if not Path(path).exists()]

@@ -6,7 +6,7 @@ stays in Terminating, and its claim keeps its finalizer. A claim that no pod use
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -21,12 +21,6 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
 
-_EXIT_CODES: Final = """\
-exit codes:
-  0  nothing would hang
-  1  something would hang; or no answer from the API server
-  2  bad input
-"""
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -40,12 +34,9 @@ the kind of a consumer that is not a pod; deletedSince is "" if it is not being 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `teardown-check`."""
-    parser.epilog = _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "-o", dest="form", choices=("table", "json"), default="table", help="output format"
-    )
-    kubectl.add_flag(parser)
+    streams.add_exit_codes(parser, "nothing would hang", "something would hang")
+    streams.add_form(parser)
+    kubectl.add_flags(parser, namespace="only claims of this namespace", of_all=True)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -56,14 +47,21 @@ def run(flags: argparse.Namespace) -> int:
         RetryableError: The API server did not answer, or a permission is missing.
     """
     logging.configure(level="critical", form="console")
-    lists = ClusterLists(kubectl.api(flags.kubeconfig))
-    claims = lists.claims()
+    lists = ClusterLists(kubectl.api(flags.kubeconfig, flags.context))
+    wanted = flags.namespace
+    claims = [each for each in lists.claims() if wanted in (None, each["metadata"]["namespace"])]
     found = _users(claims, _pods(lists, claims))
     listed = [
         lists.readable_items(path, path.rpartition("/")[2]) for path in objects.CONFIGURATIONS
     ]
     called = [name for found in listed for name in objects.webhooks(found or ())]
-    findings = list(_notes(claims, called))
+    about_webhooks = note(
+        "webhook configurations",
+        f"{len(called)} webhooks of this driver are configured",
+        remedy="delete them before the webhook, or annotated pods are refused: kubectl delete "
+        "mutatingwebhookconfiguration,validatingwebhookconfiguration tensorfusion-dra-webhook",
+    )
+    findings = [about_webhooks] if called else []
     document = {
         "wouldHang": found,
         "findings": [finding.as_json() for finding in findings],
@@ -164,33 +162,6 @@ def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[st
 def _is_ours(claim: Document) -> bool:
     """Return True if the claim has devices of this driver."""
     return any(each.get("driver") == names.DRIVER for each in resource_claims.results(claim))
-
-
-def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Finding]:
-    """Yield what hangs nothing up now, but is worth knowing.
-
-    Args:
-        webhooks: Names of this driver's webhooks.
-    """
-    ours = [claim for claim in claims if _is_ours(claim)]
-    unused = [
-        f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"
-        for claim in ours
-        if not as_map(claim.get("status")).get("reservedFor")
-    ]
-    if unused:
-        yield note(
-            "allocated claims that no pod uses",
-            printable.first(unused),
-            remedy="none is needed: they are released and deleted without the driver",
-        )
-    if webhooks:
-        yield note(
-            "webhook configurations",
-            f"{len(webhooks)} webhooks of this driver are configured",
-            remedy="delete them before the webhook, or annotated pods are refused: kubectl delete "
-            "mutatingwebhookconfiguration,validatingwebhookconfiguration tensorfusion-dra-webhook",
-        )
 
 
 def _deleted_at(metadata: Document) -> str:

@@ -24,7 +24,6 @@ from tensorfusion_dra.app.shared import (
     providers,
     version,
 )
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
@@ -302,7 +301,7 @@ class NodePlugin:
             supervisor.run("use", watch_use)
         # After the client: a new instance that cannot log in never becomes ready, so that a
         # rolling update keeps the old one.
-        self._answer_probes(servers, pool, self._pages(servers))
+        self._answer(servers, pool)
         return servers
 
     def publish(self) -> PoolFollower | None:
@@ -348,8 +347,13 @@ class NodePlugin:
             self._supervisor.own("node-watch", nodes)
         return follower
 
-    def _pages(self, servers: PluginServers) -> Mapping[str, Page]:
-        """Return the pages for the health port: metrics and status page, unless they are off."""
+    def _answer(self, servers: PluginServers, pool: PoolFollower | None) -> None:
+        """Answer liveness and readiness probes, and serve the status page and the metrics.
+
+        The process is live if it answers on its sockets, whatever the state of GPUs and API server.
+        It is ready if it is also registered and does not wait for a GPUPool (PoolFollower says when
+        it does); then a rolling update stops the old instance.
+        """
         settings = self._settings
         observer = NodeObserver(
             catalog=self.catalog,
@@ -365,35 +369,6 @@ class NodePlugin:
             node=settings.node_name,
             version=version.current(),
         )
-        pages = status_page.pages(settings.status_page_mode, observer.view)
-        if not settings.metrics:
-            return pages
-        written = partial(
-            self._metrics.written,
-            view=observer.view,
-            most_shares=settings.metrics_shares,
-            tenant_files=partial(_free_ratios, self._enforcers),
-        )
-        metrics = health_endpoint.metrics_page(
-            written, self._supervisor, host=settings.metrics_host, port=settings.metrics_port
-        )
-        return {**metrics, **pages}
-
-    def _answer_probes(
-        self,
-        servers: PluginServers,
-        pool: PoolFollower | None,
-        pages: Mapping[str, Page],
-    ) -> None:
-        """Answer liveness and readiness probes, and serve the pages beside them.
-
-        The process is live if it answers on its sockets, whatever the state of GPUs and API server.
-        It is ready if it is also registered and does not wait for a GPUPool (PoolFollower says when
-        it does); then a rolling update stops the old instance.
-        """
-        settings = self._settings
-        if not settings.health_port:
-            return
 
         def ready() -> None:
             servers.check()
@@ -401,11 +376,19 @@ class NodePlugin:
             if pool:
                 pool.check()
 
-        questions: Mapping[str, Callable[[], None]] = {"/healthz": servers.check, "/readyz": ready}
-        endpoint = HealthEndpoint(
-            questions, pages, host=settings.health_host, port=settings.health_port
+        health_endpoint.serve(
+            self._supervisor,
+            {"/healthz": servers.check, "/readyz": ready},
+            status_page.pages(settings.status_page_mode, observer.view),
+            partial(
+                self._metrics.written,
+                view=observer.view,
+                most_shares=settings.metrics_shares,
+                tenant_files=partial(_free_ratios, self._enforcers),
+            ),
+            health_address=settings.health_address,
+            metrics_address=settings.metrics_address,
         )
-        self._supervisor.on_stop(endpoint.stop)
 
 
 def _free_ratios(enforcers: Mapping[str, Enforcer]) -> Mapping[str, float]:

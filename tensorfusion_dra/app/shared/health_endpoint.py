@@ -75,18 +75,16 @@ class HealthEndpoint(PageServer):
         checks: Mapping[str, Callable[[], None]],
         pages: Mapping[str, Page] | None = None,
         *,
-        host: str = "",
-        port: int,
-        setting: str = "health-port",
+        address: str,
+        setting: str = "health-address",
     ) -> None:
         """Answer requests from now on.
 
         Args:
             checks: By path.
             pages: By path.
-            host: The address to listen on; all addresses if empty.
-            port: 0 for any.
-            setting: Name of the port's setting, for the error.
+            address: As 127.0.0.1:8081; without a host all addresses, with port 0 any port.
+            setting: Name of its setting, for the error.
 
         Raises:
             InputError: The address cannot be bound.
@@ -96,7 +94,8 @@ class HealthEndpoint(PageServer):
         }
         self._pages: Final = dict(pages or {})
         self._one_page: Final = Lock()
-        super().__init__(self._respond, host=host, port=port, setting=setting)
+        host, _, port = address.rpartition(":")
+        super().__init__(self._respond, host=host.strip("[]"), port=int(port), setting=setting)
 
     def _respond(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:
@@ -119,27 +118,42 @@ class HealthEndpoint(PageServer):
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
 
-def metrics_page(
-    written: Written, supervisor: Supervisor, *, host: str, port: int
-) -> Mapping[str, Page]:
-    """Return the page /metrics for the health port; none if it has a port of its own.
+def serve(
+    supervisor: Supervisor,
+    checks: Mapping[str, Callable[[], None]],
+    pages: Mapping[str, Page],
+    written: Written,
+    *,
+    health_address: str,
+    metrics_address: str,
+) -> int | None:
+    """Serve the checks and pages at one address, the metrics at theirs or there, until the stop.
 
     Args:
         written: Writes the metrics.
-        supervisor: Stops the page's own port, which is served from now on.
-        host: The address of that; all addresses if empty.
-        port: 0 for the health port.
+        health_address: As for HealthEndpoint; "" for none.
+        metrics_address: The same.
+
+    Returns:
+        The port of the checks; None if they have none.
 
     Raises:
-        InputError: The address cannot be bound.
+        InputError: An address cannot be bound.
     """
 
-    def page(request: Request) -> Response:
+    def metrics(request: Request) -> Response:
         content_type, body = written(request.accept)
         return Response(body=body, content_type=content_type)
 
-    if not port:
-        return {_METRICS: page}
-    endpoint = HealthEndpoint({}, {_METRICS: page}, host=host, port=port, setting="metrics-port")
+    if health_address and metrics_address == health_address:
+        pages = {_METRICS: metrics, **pages}
+    elif metrics_address:
+        own = HealthEndpoint(
+            {}, {_METRICS: metrics}, address=metrics_address, setting="metrics-address"
+        )
+        supervisor.on_stop(own.stop)
+    if not health_address:
+        return None
+    endpoint = HealthEndpoint(checks, pages, address=health_address)
     supervisor.on_stop(endpoint.stop)
-    return {}
+    return endpoint.port

@@ -11,32 +11,51 @@ from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
 
 
-def add_flag(parser: argparse.ArgumentParser) -> None:
-    """Add the flag --kubeconfig."""
+def add_flags(
+    parser: argparse.ArgumentParser, *, namespace: str = "", of_all: bool = False
+) -> None:
+    """Add --kubeconfig and --context.
+
+    Args:
+        namespace: Meaning of -n; "" adds none.
+        of_all: Without -n the answer is of all namespaces, so that -A asks for nothing else.
+    """
+    if namespace:
+        parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help=namespace)
+    if of_all:
+        parser.add_argument(
+            *("-A", "--all-namespaces"),
+            dest="namespace",
+            action="store_const",
+            const=None,
+            help="all namespaces, the default",
+        )
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",
         help="kubeconfig of the cluster; by default kubectl's, or in a pod its service account",
     )
+    parser.add_argument("--context", metavar="NAME", help="the kubeconfig's context to use")
 
 
-def api(kubeconfig: str | None) -> Api:
+def api(kubeconfig: str | None, context: str | None) -> Api:
     """Return a client of the cluster.
 
     Args:
         kubeconfig: None for $KUBECONFIG, ~/.kube/config, or in a pod its service account.
+        context: None for the current one.
     """
     # Unlike Path.expanduser(), it accepts a user without a home.
     path = Path(os.path.expanduser(_path(kubeconfig)))  # noqa: PTH111
-    is_chosen = kubeconfig or os.environ.get("KUBECONFIG")
+    is_chosen = kubeconfig or context or os.environ.get("KUBECONFIG")
     if not is_chosen and "KUBERNETES_SERVICE_HOST" in os.environ and not path.exists():
         return Api(None)
-    return Api(path)
+    return Api(path, context=context)
 
 
-def namespace(kubeconfig: str | None) -> str:
-    """Return the namespace of the current context; ``default`` if it has none."""
-    return login.namespace(Path(_path(kubeconfig)))
+def namespace(kubeconfig: str | None, context: str | None) -> str:
+    """Return the namespace of a context, by default the current one; ``default`` if it has none."""
+    return login.namespace(Path(_path(kubeconfig)), context)
 
 
 def _path(kubeconfig: str | None) -> str:

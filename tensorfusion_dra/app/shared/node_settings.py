@@ -9,6 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
+    LISTENING,
     LOG_FORMATS,
     LOG_LEVELS,
     setting,
@@ -278,13 +279,11 @@ class Settings:
         "How long calls in flight may take after SIGTERM or SIGINT, in seconds.",
         span=(0, 600),
     )
-    health_host: str = setting(
-        "", "Address of health-port, which speaks plain HTTP; all addresses if empty."
-    )
-    health_port: int = setting(
-        0,
-        "Port for /healthz, /readyz, the metrics and the status page; 0 for none.",
-        span=(0, 65_535),
+    health_address: str = setting(
+        "",
+        "Where to serve /healthz, /readyz and the status page over plain HTTP, as :8081 or "
+        "127.0.0.1:8081; nowhere if empty.",
+        form=LISTENING,
     )
     disable_provider: str = setting(
         "",
@@ -293,9 +292,9 @@ class Settings:
     )
     status_page: str = setting(
         LOOPBACK,
-        "Who gets the status page at / and /status.json on the health port: off (nobody); loopback "
+        "Who gets the status page at / and /status.json at health-address: off (nobody); loopback "
         "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
-        "reaches the port).",
+        "reaches it).",
         choices=(*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
     )
     log_level: str = setting(
@@ -306,11 +305,11 @@ class Settings:
     )
 
     # The metrics: where they are served, and how many series they have.
-    metrics: bool = setting(True, "Whether to serve /metrics over plain HTTP: true, false.")
-    metrics_host: str = setting(
-        "", "Address of metrics-port, if that is not 0; all addresses if empty."
+    metrics_address: str = setting(
+        "",
+        "Where to serve /metrics over plain HTTP, which may be health-address; nowhere if empty.",
+        form=LISTENING,
     )
-    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.", span=(0, 65_535))
     metrics_shares: int = setting(
         1000,
         "Shares that have metrics of their own, with their pods' names; those beyond are only "

@@ -1,8 +1,8 @@
 """Sources of settings, the same for every verb: default < file < environment < flag."""
 
-import argparse
 import re
-from collections.abc import Mapping, Sequence
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,31 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
+_PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
+LISTENING: Final = (
+    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{_PORT})?",
+    "an address and a port, as :8081 or [::1]:8081, or nothing",
+)
+"""The form of an address to listen on; without a host it is all addresses."""
+_SHOWN: Final = "YAML file with settings by flag name."
+_HIDDEN: Final = (
+    "YAML file with the node plugin's settings; each is also a flag here: see docs/settings.md or "
+    "tensorfusion-dra node-plugin --help."
+)
+_REPLACED: Final = {
+    "enforcers": "enforcer",
+    "health_host": "health_address",
+    "health_port": "health_address",
+    "hypervisor_ip": "hypervisor_address",
+    "hypervisor_port": "hypervisor_address",
+    "metrics": "metrics_address",
+    "metrics_host": "metrics_address",
+    "metrics_port": "metrics_address",
+    "metrics_most_shares": "metrics_shares",
+    "mps_pipes": "mps_root",
+    "mps_shm": "mps_root",
+}
+"""Settings of earlier builds, and what took their place."""
 
 
 def setting(
@@ -39,21 +64,30 @@ def setting(
     return field(default=default, metadata={"about": about, "env": env, **expected})
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
-    """Add one flag for each field of a settings class, and --config."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
-    for item in fields(kind):
+def add_flags(
+    parser: ArgumentParser, kind: type[Any], *, is_hidden: bool = False, own: Collection[str] = ()
+) -> None:
+    """Add one flag for each field of a settings class, and --config.
+
+    Args:
+        is_hidden: The help only says where they are, in the line of --config.
+        own: Fields whose flags the verb has already.
+    """
+    parser.add_argument("--config", metavar="FILE", help=_HIDDEN if is_hidden else _SHOWN)
+    for item in (each for each in fields(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
         parser.add_argument(
             f"--{flag(item.name)}",
             metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
-            help=f"{item.metadata['about']}{default} Variable: {variable(item)}.",
+            help=SUPPRESS
+            if is_hidden
+            else f"{item.metadata['about']}{default} Variable: {variable(item)}.",
         )
+    for name in _REPLACED:
+        parser.add_argument(f"--{flag(name)}", help=SUPPRESS)
 
 
-def values(
-    kind: type[Any], flags: argparse.Namespace, environment: Mapping[str, str]
-) -> dict[str, Any]:
+def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a settings class's fields from flags, environment and file.
 
     Fields that none of them sets are left out. An empty variable counts as not set.
@@ -65,6 +99,9 @@ def values(
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         found.update(_from_file(Path(config), kind))
+    for name, present in _REPLACED.items():
+        if getattr(flags, name) or environment.get(f"TENSORFUSION_DRA_{name.upper()}"):
+            raise InputError(f"{flag(name)}: found it, expected {flag(present)}")
     for item in fields(kind):
         if environment.get(variable(item)):
             found[item.name] = environment[variable(item)]
@@ -124,11 +161,9 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            raise InputError(
-                f"config {path}: found {yaml_file.shown(key)}, expected the name of a setting "
-                "(--help lists "
-                "them)"
-            )
+            present = flag(_REPLACED.get(str(key).replace("-", "_"), ""))
+            expected = present or "the name of a setting (--help lists them)"
+            raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
         if not isinstance(value, str | int | float):
             raise InputError(
                 f"config {path}: {key}: found {yaml_file.shown(value)}, expected text or a number"

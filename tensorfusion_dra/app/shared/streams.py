@@ -1,5 +1,6 @@
 """Input and output of verbs: text from a file or stdin, a document alone on stdout."""
 
+import argparse
 import json
 import os
 import re
@@ -11,14 +12,20 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
 
 STDIN: Final = "-"
 """The file name that stands for stdin."""
+WIDE: Final = "wide"
+FOR_PEOPLE: Final = ("table", WIDE)
+_FORMS: Final = (*FOR_PEOPLE, "json", "yaml")
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_MILLI: Final = re.compile(r"\b([0-9]+)m\b")
+_AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
+_UNITS: Final = (("Gi", GIB * NANO), ("Mi", MIB * NANO))
 _MIN_LENGTH: Final = len("gpu-") + 4
 
 
@@ -78,12 +85,32 @@ def own_output() -> Iterator[None]:
         os.close(kept)
 
 
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Add -o, whose values are the same for every verb."""
+    parser.add_argument(
+        "-o",
+        dest="form",
+        choices=_FORMS,
+        default="table",
+        help="output format: a table, one with all columns if there are more, or a document for "
+        "programs",
+    )
+
+
+def add_exit_codes(parser: argparse.ArgumentParser, fine: str, found: str) -> None:
+    """Say at the end of the help what the exit codes mean, which is the same for every verb."""
+    parser.epilog = (
+        f"exit codes:\n  0  {fine}\n  1  {found}\n  2  bad input, or something is out of reach\n"
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
 def formatted(form: str, document: object, lines: Iterable[str]) -> str:
     """Return an answer with its last line break: as JSON, as YAML, or else as these lines."""
     if form == "json":
         return json.dumps(document, indent=2) + "\n"
     if form == "yaml":
-        return str(yaml.safe_dump(document, sort_keys=False))
+        return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     return "\n".join([*lines, ""])
 
 
@@ -102,17 +129,32 @@ def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
     ]
 
 
-def shown(amount: Quantity) -> str:
-    """Return a quantity with a decimal point instead of the suffix m: ``71.2`` for ``71200m``."""
+def shown(amount: Quantity, capacity: str = "") -> str:
+    """Return a quantity for people: ``71.2`` for ``71200m``, ``120.2Gi`` for ``123100Mi``.
+
+    Memory is in Gi, or in Mi below 1Gi, and rounded down: what is free is never said to be more.
+
+    Args:
+        capacity: Its name, by which an amount without Ki, Mi, Gi is known to be memory.
+    """
+    is_memory = amount.family == "binary" or capacity.endswith(names.CAPACITY_VRAM)
+    for unit, size in _UNITS if is_memory else ():
+        if amount.nano >= size:
+            return f"{amount.nano * 10 // size / 10:.1f}".removesuffix(".0") + unit
     whole, rest = divmod(amount.nano, NANO)
     if not rest or amount.nano < 0:
         return str(amount)
     return f"{whole}.{rest:09}".rstrip("0")
 
 
+def shown_bytes(amount: int) -> str:
+    """Return a number of bytes for people."""
+    return shown(Quantity.of_bytes(amount))
+
+
 def with_points(text: str) -> str:
-    """Return a text in which each amount in thousandths has a decimal point instead."""
-    return _MILLI.sub(lambda found: shown(Quantity.milli(int(found[1]))), text)
+    """Return a text in which each amount with a suffix is written for people."""
+    return _AMOUNT.sub(lambda found: shown(quantity.parse(found[0])), text)
 
 
 def short_names(devices: Iterable[str]) -> dict[str, str]:

@@ -154,7 +154,8 @@ class SimulatedCluster:
     def serve_pages(self) -> None:
         """Have the node plugin serve its pages on loopback, on a free port; see pages_url."""
         port = port_of_no_client()
-        self.plugin_flags.extend(["--health-host", LOOPBACK, "--health-port", str(port)])
+        address = f"{LOOPBACK}:{port}"
+        self.plugin_flags.extend(["--metrics-address", address, "--health-address", address])
         self.pages_url = f"http://{LOOPBACK}:{port}/"
 
     def plugin(self, pod_uid: str = "") -> PluginProcess:

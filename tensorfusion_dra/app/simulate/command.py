@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.simulate.options import Options, ShareRequest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
@@ -77,13 +78,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the CDI spec, the container's whole environment and the filled claims as well",
     )
-    parser.add_argument(
-        "-o",
-        dest="form",
-        choices=("text", "json"),
-        default="text",
-        help="output format; json has everything, with and without -v",
-    )
+    streams.add_exit_codes(parser, "simulated", "something was left behind")
+    streams.add_form(parser)
 
 
 def run(flags: argparse.Namespace) -> int:

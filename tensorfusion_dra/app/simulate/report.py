@@ -1,19 +1,17 @@
 """SimulationReport of a simulation: its facts, as `-o json` prints them, and its text."""
 
 import json
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
 from dra_simulator.rest import Json
-from tensorfusion_dra.app.shared.streams import short_names, table
+from tensorfusion_dra.app.shared.streams import short_names, shown, shown_bytes, table, with_points
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
-from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,9 +286,9 @@ def _gpus(report: SimulationReport, short: Mapping[str, str]) -> list[str]:
                 short[name],
                 device["attributes"]["product_name"]["string"],
                 _bar(compute),
-                f"{_taken(compute)} of {_amount(compute.total)} TFLOPS",
+                f"{_taken(compute)} of {_amount(compute.total, compute.capacity)} TFLOPS",
                 _bar(memory),
-                f"{_taken(memory)} of {_memory(memory.total)}",
+                f"{_taken(memory)} of {_amount(memory.total, memory.capacity)}",
             )
         )
     beyond = ", which hands out more than its GPUs have" if is_virtual else ""
@@ -379,9 +377,9 @@ def _request(pod: Pod) -> str:
     amounts = {name.removeprefix("virtual_"): text for name, text in pod.asks.items()}
     parts = []
     if names.CAPACITY_TFLOPS in amounts:
-        parts.append(f"{_amount(amounts[names.CAPACITY_TFLOPS])} TFLOPS")
+        parts.append(f"{_amount(amounts[names.CAPACITY_TFLOPS], names.CAPACITY_TFLOPS)} TFLOPS")
     if names.CAPACITY_VRAM in amounts:
-        parts.append(_memory(amounts[names.CAPACITY_VRAM]))
+        parts.append(_amount(amounts[names.CAPACITY_VRAM], names.CAPACITY_VRAM))
     count = len({(share.device, share.share_id) for share in pod.shares})
     if not parts:
         return "a whole GPU" if count < 2 else f"{count} whole GPUs"
@@ -395,7 +393,7 @@ def _limits(pod: Pod) -> str:
     percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
     if percent is None or mib is None:
         return mode or _NOTHING
-    return f"{percent} %, {_human_bytes(int(mib) * MIB)}, {mode}"
+    return f"{percent} %, {shown_bytes(int(mib) * MIB)}, {mode}"
 
 
 def _devices(report: SimulationReport) -> list[Mapping[str, Any]]:
@@ -406,36 +404,15 @@ def _with_short_names(text: str, report: SimulationReport, short: Mapping[str, s
     text = text.replace(f"{names.DRIVER}/{report.pool}/", "")
     for name, cut in short.items():
         text = text.replace(name, cut)
-    return re.sub(r"\b[0-9]+m\b", lambda found: _amount(found.group()), text)
+    return with_points(text)
 
 
 def _taken(left: FreeCapacity) -> str:
-    nano = quantity.parse(left.total).nano - quantity.parse(left.free).nano
-    if left.capacity in {names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM}:
-        return _human_bytes(nano // NANO)
-    return _decimal(Decimal(nano) / NANO)
+    return shown(quantity.parse(left.total) - quantity.parse(left.free), left.capacity)
 
 
-def _amount(text: str) -> str:
-    """Return a quantity of TFLOPS as a decimal: ``71.2`` for ``71200m``."""
-    return _decimal(Decimal(quantity.parse(text).nano) / NANO)
-
-
-def _memory(text: str) -> str:
-    return _human_bytes(quantity.parse(text).nano // NANO)
-
-
-def _human_bytes(amount: int) -> str:
-    """Return an amount of memory in Gi, or in Mi below 1Gi, to a tenth."""
-    if 0 < amount < GIB:
-        return f"{_decimal(Decimal(amount) / MIB)}Mi"
-    return f"{_decimal(Decimal(amount) / GIB)}Gi" if amount else "0"
-
-
-def _decimal(amount: Decimal) -> str:
-    """Return the amount with at most one digit after the point."""
-    rounded = amount.quantize(Decimal("0.1"), ROUND_HALF_UP)
-    return f"{rounded:f}".removesuffix(".0")
+def _amount(text: str, capacity: str) -> str:
+    return shown(quantity.parse(text), capacity)
 
 
 def _bar(left: FreeCapacity) -> str:

@@ -1,7 +1,6 @@
 """Sequence of a simulation: discovery, publication, pods and what they need, report, teardown."""
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -14,6 +13,7 @@ from signal import SIGINT, SIGTERM
 from typing import Final, Protocol
 
 from dra_simulator.rest import PODS, Json
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.simulate import report
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.options import Options, ShareRequest
@@ -78,7 +78,7 @@ def run(options: Options, *, form: str) -> int:
 
     Args:
         options: Options of the simulation.
-        form: ``text`` or ``json``.
+        form: As -o has it.
 
     Raises:
         InputError: The GPUs are malformed.
@@ -137,11 +137,8 @@ def _run_and_print(
     """Simulate and print the report; return the exit code."""
     result = _simulate(cluster, workload, options, progress)
     progress.clear()
-    if form == "json":
-        printed = json.dumps(asdict(result), indent=2)
-    else:
-        printed = report.as_text(result, verbose=options.verbose)
-    sys.stdout.write(f"{printed}\n")
+    text = report.as_text(result, verbose=options.verbose)
+    sys.stdout.write(streams.formatted(form, asdict(result), [text]))
     sys.stdout.flush()
     if options.keep:
         _wait_for_interrupt(cluster, result, signals)

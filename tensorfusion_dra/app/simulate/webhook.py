@@ -53,7 +53,7 @@ class SimulatedWebhook:
             [
                 *(sys.executable, "-m", "tensorfusion_dra", "webhook"),
                 *("--host", _HOST, "--port", "0"),
-                *("--health-host", _HOST, "--health-port", "0"),
+                *("--health-address", f"{_HOST}:0", "--metrics-address", f"{_HOST}:0"),
                 *("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key)),
                 *("--kubeconfig", str(kubeconfig)),
                 *("--drain-seconds", "0"),

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,6 @@ from tensorfusion_dra.app.shared import (
     process_memory,
     version,
 )
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
@@ -133,31 +132,24 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
-    pages: Mapping[str, Page] = {}
-    if settings.metrics:
-        pages = health_endpoint.metrics_page(
-            partial(
-                metrics.written,
-                version=version.current(),
-                expires_at=certificates.expires_at,
-                api_server=api.exchanges.view,
-            ),
-            supervisor,
-            host=settings.metrics_host,
-            port=settings.metrics_port,
-        )
-    health = HealthEndpoint(
+    health_port = health_endpoint.serve(
+        supervisor,
         {"/healthz": _nothing, "/readyz": partial(_check_ready, supervisor, objects.values())},
-        pages,
-        host=settings.health_host,
-        port=settings.health_port,
+        {},
+        partial(
+            metrics.written,
+            version=version.current(),
+            expires_at=certificates.expires_at,
+            api_server=api.exchanges.view,
+        ),
+        health_address=settings.health_address,
+        metrics_address=settings.metrics_address,
     )
-    supervisor.on_stop(health.stop)
     log.info(
         "serving",
         version=version.current(),
         port=server.port,
-        health_port=health.port,
+        health_port=health_port,
         seconds=round(time.monotonic() - started, 3),
     )
     return server

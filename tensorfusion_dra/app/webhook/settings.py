@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 
 from tensorfusion_dra.app.shared import setting_sources
-from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS, setting
+from tensorfusion_dra.app.shared.setting_sources import (
+    LISTENING,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    setting,
+)
 from tensorfusion_dra.core import names
 from tensorfusion_dra.enforcers import registered
 
@@ -21,15 +26,16 @@ class WebhookSettings:
         "PEM file of CA certificates. Only clients with a certificate that one of them signed may "
         "post reviews; all clients if empty.",
     )
-    health_host: str = setting(
-        "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
+    health_address: str = setting(
+        ":8081",
+        "Where to serve /healthz and /readyz over plain HTTP; nowhere if empty.",
+        form=LISTENING,
     )
-    health_port: int = setting(8081, "Port for /healthz and /readyz.", span=(0, 65_535))
-    metrics: bool = setting(True, "Whether to serve /metrics over plain HTTP: true, false.")
-    metrics_host: str = setting(
-        "", "Address of metrics-port, if that is not 0; all addresses if empty."
+    metrics_address: str = setting(
+        ":8081",
+        "Where to serve /metrics over plain HTTP, which may be health-address; nowhere if empty.",
+        form=LISTENING,
     )
-    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.", span=(0, 65_535))
     kubeconfig: str = setting(
         "", "File with access to the API server; the pod's service account if empty."
     )

@@ -261,7 +261,7 @@ def _beyond(cards: Sequence[TriedCard], asked: Sequence[Mapping[str, Quantity]])
         if name not in offered:
             return f"; the cards have {', '.join(offered)}"
         if all(amounts.get(name, Quantity(0)) > offered[name] for amounts in asked):
-            return f"; the largest card has {name} {streams.shown(offered[name])}"
+            return f"; the largest card has {name} {streams.shown(offered[name], name)}"
     return ""
 
 
@@ -386,7 +386,9 @@ def amounts(holder: Holder) -> str:
     if holder.amounts is None:
         return "the whole card"
     return ", ".join(
-        f"{name} {streams.shown(amount)}" for name, amount in holder.amounts.items() if amount.nano
+        f"{name} {streams.shown(amount, name)}"
+        for name, amount in holder.amounts.items()
+        if amount.nano
     )
 
 
@@ -447,7 +449,7 @@ def _smaller(
         for name, amount in reduced.items():
             annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
             given_as = f"{annotation}:" if is_annotated and annotation else name
-            texts.append(f"{given_as} {streams.shown(amount)}")
+            texts.append(f"{given_as} {streams.shown(amount, name)}")
         is_only = len(list(placement.wanted_devices(trial.waiting))) == 1
         of_request = "" if is_only else f" in request {wanted.name}"
         is_whole = is_annotated and pod_request.parse(annotated).whole
@@ -720,6 +722,6 @@ def _holders_text(card: TriedCard) -> str:
     shares = []
     for holder in (each for each in card.holders if not each.is_admin):
         amount = (holder.amounts or {}).get(rejection.subject)
-        text = amounts(holder) if amount is None else streams.shown(amount)
+        text = amounts(holder) if amount is None else streams.shown(amount, rejection.subject)
         shares.append(f"{holder.text} ({text})")
     return printable.first(shares, _SHOWN_HOLDERS)

@@ -2,24 +2,19 @@
 
 import argparse
 import sys
-from typing import Final
 
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.why import answers, diagnosis
 from tensorfusion_dra.core.errors import InputError
 
-_EXIT_CODES: Final = """\
-exit codes:
-  0  the pod fits now, or is scheduled already
-  1  it waits, cannot start, is being deleted, or got no GPU; or no answer from the API server
-  2  bad input, such as a pod that does not exist
-"""
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `why`."""
-    parser.epilog = _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    streams.add_exit_codes(
+        parser,
+        "the pod fits now, or is scheduled already",
+        "it waits, cannot start, is being deleted, or got no GPU",
+    )
     parser.add_argument(
         "pod",
         nargs="?",
@@ -27,18 +22,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="name of the pod, or NAMESPACE/POD, or a workload: deploy/NAME, job/NAME",
     )
     parser.add_argument(
-        "-n", "--namespace", metavar="NAMESPACE", help="by default that of kubectl's context"
-    )
-    parser.add_argument(
         "-f",
         dest="file",
         metavar="FILE",
         help="a pod or workload that is not created yet, and its claims; - for stdin",
     )
-    parser.add_argument(
-        "-o", dest="form", choices=("text", "json"), default="text", help="output format"
-    )
-    kubectl.add_flag(parser)
+    streams.add_form(parser)
+    kubectl.add_flags(parser, namespace="the pod's; by default that of kubectl's context")
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -52,8 +42,8 @@ def run(flags: argparse.Namespace) -> int:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
     found = diagnosis.answer(
-        kubectl.api(flags.kubeconfig),
-        namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),
+        kubectl.api(flags.kubeconfig, flags.context),
+        namespace=flags.namespace or kubectl.namespace(flags.kubeconfig, flags.context),
         target=flags.pod or "",
         file=flags.file,
     )

@@ -23,11 +23,11 @@ class Level(StrEnum):
 EXIT_CODES: Final[Mapping[Level, int]] = {
     Level.OK: 0,
     Level.NOTE: 0,
+    Level.WARNING: 1,
+    Level.COULD_NOT_LOOK: 2,
     Level.PROBLEM: 1,
-    Level.WARNING: 3,
-    Level.COULD_NOT_LOOK: 4,
 }
-"""Exit code by the worst finding; 2 is bad input, as for every verb."""
+"""Exit code by the worst finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ def context(
     api: Api | None = None,
     place: Place = Place.NODE,
     in_pod: bool = False,
-    host_root: Path | None = None,
     **settings: Any,
 ) -> Context:
     """Return a context whose folders are all in this one, except for those that settings name."""
@@ -28,6 +27,7 @@ def context(
         "kubelet_root": str(folder / "kubelet"),
         "data_dir": str(folder),
         "cdi_dir": str(folder / "cdi"),
+        "static_cdi_dir": str(folder / "static-cdi"),
         "dev_dir": str(folder / "dev"),
         "driver_root": str(folder / "driver"),
         "hami_core_library": str(folder / "vgpu" / "libvgpu.so"),
@@ -36,7 +36,6 @@ def context(
     }
     return Context(
         settings=Settings(**{**given, **settings}),
-        host_root=host_root or folder / "host",
         place=place,
         in_pod=in_pod,
         cluster=ClusterLists(api or Api(folder / "no-kubeconfig")),

@@ -91,8 +91,9 @@ def test_a_spec_that_runtimes_do_not_load_is_found_with_the_reason(
 
 
 def toolkit(*host_paths: str) -> dict[str, Any]:
-    mounts = [{"hostPath": path, "containerPath": path} for path in host_paths]
-    device = {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
+    first, *more = host_paths
+    mounts = [{"hostPath": path, "containerPath": path} for path in more]
+    device = {"name": "0", "containerEdits": {"deviceNodes": [{"path": first}]}}
     return {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
@@ -101,21 +102,20 @@ def toolkit(*host_paths: str) -> dict[str, Any]:
     }
 
 
-def test_host_paths_in_a_spec_are_checked_under_the_host_root(
+def test_host_paths_in_a_spec_are_checked_outside_of_pods(
     folder: Path,
 ) -> None:
-    cdi = folder / "host" / "etc" / "cdi"
-    cdi.mkdir(parents=True)
-    (cdi / "nvidia.json").write_text(json.dumps(toolkit("/usr/lib/libcuda.so.550")))
+    files = [folder / "nvidia0", folder / "libcuda.so.550"]
+    (folder / "static-cdi").mkdir()
+    (folder / "static-cdi" / "nvidia.json").write_text(json.dumps(toolkit(*map(str, files))))
 
     findings.check(
         node.records(context(folder)),
         [(Level.NOTE, ""), (Level.WARNING, "names 2 host paths")],
     )
-    for path in ("usr/lib/libcuda.so.550", "dev/nvidia0"):
-        file = folder / "host" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("")
+    findings.check(node.records(context(folder, in_pod=True)), [(Level.NOTE, ""), OK])
+    for file in files:
+        file.touch()
 
     findings.check(node.records(context(folder)), [(Level.NOTE, ""), OK])
 

@@ -104,7 +104,7 @@ def test_without_a_kubeconfig_the_node_itself_is_still_checked(tmp_path: Path) -
     ended = command(
         *("doctor", "-o", "json", "--on", "node", "--simulated-gpus", "1xT4"),
         *("--kubelet-root", str(tmp_path), "--cdi-dir", str(tmp_path / "cdi")),
-        *("--tensor-fusion-root", str(tmp_path / "tf"), "--host-root", str(tmp_path / "host")),
+        *("--tensor-fusion-root", str(tmp_path / "tf"), "--static-cdi-dir", str(tmp_path / "host")),
         HOME=str(tmp_path),
     )
 

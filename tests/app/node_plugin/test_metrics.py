@@ -31,9 +31,8 @@ class Node:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self.health_port = self.port = port_of_no_client()
-        cluster.plugin_flags.extend(
-            ["--health-host", "127.0.0.1", "--health-port", str(self.health_port)]
-        )
+        address = f"127.0.0.1:{self.port}"
+        cluster.plugin_flags.extend(["--health-address", address, "--metrics-address", address])
 
     def start(self, *flags: str) -> None:
         """Start the plugin; return once it has published and serves its metrics."""
@@ -145,8 +144,7 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
 
 def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node) -> None:
     node.port = port_of_no_client()
-    port = ("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
-    node.start("--metrics-shares", "0", *port)
+    node.start("--metrics-shares", "0", "--metrics-address", f"127.0.0.1:{node.port}")
     run_pod(node.cluster, "a")
 
     node.cluster.until("scraped", lambda: node.scrape().value("shares") == 1)
@@ -158,7 +156,7 @@ def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node)
 
 
 def test_metrics_may_be_turned_off(node: Node) -> None:
-    node.start("--metrics", "false")
+    node.start("--metrics-address", "")
 
     assert node.get()[0] == 404
 

@@ -11,10 +11,12 @@ from threading import Event, Thread
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page, Probe
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -24,7 +26,7 @@ def serving(
     question: Callable[[], None] = lambda: None,
     pages: Mapping[str, Page] | None = None,
 ) -> Iterator[HealthEndpoint]:
-    endpoint = HealthEndpoint({"/healthz": question}, pages, host="127.0.0.1", port=0)
+    endpoint = HealthEndpoint({"/healthz": question}, pages, address="127.0.0.1:0")
     try:
         yield endpoint
     finally:
@@ -32,9 +34,14 @@ def serving(
 
 
 def ask(
-    port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+    port: int,
+    path: str,
+    host: str = "127.0.0.1",
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=PATIENCE_SECONDS)
     try:
         connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
@@ -43,8 +50,8 @@ def ask(
         connection.close()
 
 
-def get(port: int, path: str) -> tuple[int, str]:
-    status, _, body = ask(port, path)
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    status, _, body = ask(port, path, host)
     return status, body.decode().strip()
 
 
@@ -67,9 +74,53 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
 def test_a_port_in_use_is_an_input_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(InputError, match=r"^health-port [0-9]+: Address already in use$"),
+        pytest.raises(InputError, match=r"^health-address [0-9]+: Address already in use$"),
     ):
-        HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
+        HealthEndpoint({}, address=f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("is_one", [True, False], ids=["one address", "two"])
+def test_probes_and_metrics_share_a_server_if_their_addresses_are_equal(
+    host: str, is_one: bool
+) -> None:
+    ports = [port_of_no_client(), port_of_no_client()]
+    health, metrics = (f"{host}:{ports[0]}", f"{host}:{ports[0 if is_one else 1]}")
+    with Supervisor() as supervisor:
+        served = health_endpoint.serve(
+            supervisor,
+            {"/healthz": lambda: None},
+            {},
+            lambda _accept: ("text/plain", b"m 1"),
+            health_address=health,
+            metrics_address=metrics,
+        )
+
+        assert served == ports[0]
+        assert get(ports[0], "/healthz", host) == (200, "ok")
+        assert get(ports[0], "/metrics", host)[0] == (200 if is_one else 404)
+        assert get(ports[0 if is_one else 1], "/metrics", host) == (200, "m 1")
+
+
+@pytest.mark.parametrize("is_on", [True, False], ids=["metrics", "nothing"])
+def test_an_empty_address_serves_nothing(is_on: bool) -> None:
+    port = port_of_no_client()
+    with Supervisor() as supervisor:
+        served = health_endpoint.serve(
+            supervisor,
+            {"/healthz": lambda: None},
+            {},
+            lambda _accept: ("text/plain", b"m 1"),
+            health_address="",
+            metrics_address=f"127.0.0.1:{port}" if is_on else "",
+        )
+
+        assert served is None
+        if is_on:
+            assert (get(port, "/healthz")[0], get(port, "/metrics")) == (404, (200, "m 1"))
+        else:
+            with pytest.raises(ConnectionRefusedError):
+                get(port, "/metrics")
 
 
 def echo(request: Request) -> Response:
@@ -151,13 +202,12 @@ def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it() -> None:
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
     with cluster_with() as made:
-        flags = ["--health-host", "127.0.0.1", "--health-port", str(port_of_no_client())]
-        made.plugin_flags.extend(flags)
+        made.plugin_flags.extend(["--health-address", f"127.0.0.1:{port_of_no_client()}"])
         yield made
 
 
 def probe(cluster: SimulatedCluster, path: str) -> tuple[int, str]:
-    return get(int(cluster.plugin_flags[-1]), path)
+    return get(int(cluster.plugin_flags[-1].rpartition(":")[2]), path)
 
 
 @pytest.mark.process

@@ -33,7 +33,23 @@ def test_namespace_is_that_of_the_current_context_in_all_files(
     second = written(tmp_path / "b", "two", one="team-a")
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(first), str(second)]))
 
-    assert kubectl.namespace(None) == "team-b"
+    assert kubectl.namespace(None, None) == "team-b"
+    assert kubectl.namespace(None, "one") == "team-a"
+    assert kubectl.namespace(None, "three") == "default"
+
+
+def test_the_server_is_that_of_the_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = str(written(tmp_path / "a", "gone", one="team-a"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert kubectl.api(file, "one").connect().port == 1
+    with pytest.raises(InputError, match="gone"):
+        kubectl.api(file, None).connect()
+    # In a pod a context is never taken for that of the service account.
+    with pytest.raises(InputError, match=r"^kubeconfig .*/\.kube/config"):
+        kubectl.api(None, "one").connect()
 
 
 @pytest.mark.parametrize("text", ["", "[1", "contexts: [5, {name: a}]\ncurrent-context: a", "- 1"])
@@ -41,8 +57,8 @@ def test_without_a_namespace_it_is_default(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(text)
 
-    assert kubectl.namespace(str(file)) == "default"
-    assert kubectl.namespace(str(tmp_path / "none")) == "default"
+    assert kubectl.namespace(str(file), None) == "default"
+    assert kubectl.namespace(str(tmp_path / "none"), None) == "default"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +91,6 @@ def test_service_account_is_used_in_a_pod_without_a_kubeconfig(
         (tmp_path / ".kube/config").touch()
 
     with pytest.raises(InputError) as caught:
-        kubectl.api(str(tmp_path / flag) if flag else None).connect()
+        kubectl.api(str(tmp_path / flag) if flag else None, None).connect()
 
     assert str(caught.value).startswith(f"{expected.format(tmp_path)}: ")

@@ -93,7 +93,8 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "health_events": "false",
         "health_taint": "NoExecute",
         "device_metadata": "true",
-        "metrics": "false",
+        "health_address": ":1",
+        "metrics_address": "127.0.0.1:1",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
@@ -158,6 +159,12 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
         ("--hami-core-library=a.so", "hami-core-library: found 'a.so', expected an absolute path"),
         ("--mps-root=mps", "mps-root: found 'mps', expected an absolute path"),
         ("--mps-root=", "mps-root: found '', expected an absolute path"),
+        *(
+            (f"--health-address={text}", f"health-address: found {text!r}, expected an address")
+            for text in ("8081", "127.0.0.1", "::1:8081", "a b:80", ":x", ":65536", ":70000")
+        ),
+        ("--health-port=8081", "health-port: found it, expected health-address"),
+        ("--metrics=false", "metrics: found it, expected metrics-address"),
         ("--hypervisor-address=10.0.0.7", "hypervisor-address: found '10.0.0.7', expected an addr"),
         ("--nvml-library=a.so", "nvml-library: found 'a.so', expected an absolute path"),
         ("--poll-seconds=soon", "poll-seconds: found 'soon', expected a number"),
@@ -186,10 +193,22 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
     assert refusal(flag).startswith(text)
 
 
+@pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:65535"])
+def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: str) -> None:
+    assert given(f"--health-address={text}").health_address == text
+
+
+def test_a_setting_of_an_earlier_build_in_the_environment_names_what_took_its_place() -> None:
+    error = refusal(env={**NAMED, "TENSORFUSION_DRA_HEALTH_PORT": "8081"})
+
+    assert error == "health-port: found it, expected health-address"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
+        ("metrics-port: 1", "found 'metrics-port', expected metrics-address"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
         ("qos: 2026-99-99", "month must be in 1..12.*, expected YAML"),

@@ -17,16 +17,30 @@ from tensorfusion_dra.core.kubernetes import quantity
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("71200m", "71.2"), ("1n", "0.000000001"), ("312", "312"), ("16Gi", "16Gi"), ("0", "0")],
+    [
+        *(("71200m", "71.2"), ("1n", "0.000000001"), ("312", "312"), ("0", "0"), ("300", "300")),
+        *(("16Gi", "16Gi"), ("123100Mi", "120.2Gi"), ("1048577Ki", "1Gi"), ("3Ti", "3072Gi")),
+        *(("1023Mi", "1023Mi"), ("1536Ki", "1.5Mi"), ("100Gi", "100Gi"), ("5Ki", "5Ki")),
+        *(("0.19999Gi", "204.7Mi"), ("-5Gi", "-5Gi")),
+    ],
 )
-def test_fractions_have_a_decimal_point(text: str, expected: str) -> None:
+def test_amounts_for_people_have_a_decimal_point_and_memory_one_unit(
+    text: str, expected: str
+) -> None:
     assert streams.shown(quantity.parse(text)) == expected
 
 
-def test_amounts_in_a_text() -> None:
-    found = streams.with_points("tflops 271200m of 312 taken, 40m more, vram 10Mi, gpu-12m3")
+def test_memory_is_known_by_its_name_as_well() -> None:
+    amount = quantity.parse("17000000000")
 
-    assert found == "tflops 271.2 of 312 taken, 0.04 more, vram 10Mi, gpu-12m3"
+    assert streams.shown(amount, "virtual_vram") == streams.shown(amount, "vram") == "15.8Gi"
+    assert streams.shown(amount, "tflops") == "17G"
+
+
+def test_amounts_in_a_text() -> None:
+    found = streams.with_points("271200m of 312 taken, 40m more, vram 125098Mi, gpu-12m3, 1g.10gb")
+
+    assert found == "271.2 of 312 taken, 0.04 more, vram 122.1Gi, gpu-12m3, 1g.10gb"
 
 
 @pytest.fixture

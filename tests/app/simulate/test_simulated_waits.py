@@ -64,7 +64,7 @@ def test_a_failed_simulation_prints_the_details_and_then_the_awaited_event() -> 
     ended = command("simulate", "--tflops-oversell-ratio", "1")
 
     *details, last = ended.stderr.splitlines()
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert last == "tensorfusion-dra: registration: the node plugin ended with 2"
     assert any("tflops-oversell-ratio: found 1" in line for line in details), details
 

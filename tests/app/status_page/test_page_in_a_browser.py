@@ -80,12 +80,12 @@ def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages
         expect(
             card.get_by_role(
                 "img",
-                name="Memory: 96 of 112 GiB taken, 16 GiB free; the GPU itself has 80 GiB",
+                name="Memory: 96Gi of 112Gi taken, 16Gi free; the GPU itself has 80Gi",
             )
         ).to_be_visible()
         row = card.get_by_role("button", name="jun")
         expect(row).to_have_accessible_name(
-            "jun notebooks requests 78 TFLOPS limit 25 % and 16 GiB limit 16 GiB , limits: "
+            "jun notebooks requests 78 TFLOPS limit 25 % and 16Gi limit 16Gi , limits: "
             "Not enforced HeartbeatStale"
         )
         expect(card.locator(".part")).to_have_count(6)

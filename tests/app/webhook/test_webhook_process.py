@@ -267,7 +267,7 @@ def test_every_refusal_has_a_counter(shared: SimulatedWebhook) -> None:
 
 def test_port_of_its_own(server: ApiServer, folder: Path, request: pytest.FixtureRequest) -> None:
     port = port_of_no_client()
-    flags = ("--metrics-host", HOST, "--metrics-port", str(port))
+    flags = ("--metrics-address", f"{HOST}:{port}")
     webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
     request.addfinalizer(webhook.process.stop)
 

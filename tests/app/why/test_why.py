@@ -1,6 +1,7 @@
 """The verb `why` on pods that wait for different reasons, and what it proposes."""
 
 import pytest
+import yaml
 
 from dra_simulator.rest import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES, Resource
 from tensorfusion_dra import cli
@@ -49,6 +50,7 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture, priority:
         "fits there.",
         *([preempts_none] if priority else []),
     ]
+    assert yaml.safe_load(cluster.run(capsys, "why", "c", "-o", "yaml").out) == found
     text = cluster.text(capsys, "why", "c")
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a (70Gi)" in text
 

@@ -562,7 +562,7 @@ def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
 
     ended = cluster.run(capsys, "why", "a")
 
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert "GET /api/v1/namespaces/default/pods/a: 403" in ended.err
     assert "kubectl tensorfusion why, with your own kubeconfig" in ended.err
 

@@ -36,8 +36,7 @@ def served(view: NodeView, *, mode: str = LOOPBACK, port: int = 0) -> Iterator[S
     endpoint = HealthEndpoint(
         {"/healthz": lambda: None},
         status_page.pages(mode, lambda: node.view),
-        host="127.0.0.1",
-        port=port,
+        address=f"127.0.0.1:{port}",
     )
     node.port = endpoint.port
     try:
