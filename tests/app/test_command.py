@@ -325,7 +325,7 @@ def without_node(device: dict[str, Any]) -> dict[str, Any]:
 def test_template_of_a_model_needs_no_node_and_reports_what_only_a_node_knows(
     run: Run,
 ) -> None:
-    typed = shown(INSTALL, "tensorfusion-dra inspect --as-template")
+    typed = shown(ADVANCED, "tensorfusion-dra inspect --as-template")
     arguments, _ = typed.line.replace("POOL", "prod").split(" > ")
     sure = run(*shlex.split(arguments)[1:])
     guessed = run(
@@ -438,7 +438,7 @@ def test_plugin_shows_its_own_name(capsys: Capture, monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().out.startswith("usage: kubectl tensorfusion why")
 
 
-INSTALL = markdown.text(ROOT / "docs" / "install.md")
+ADVANCED = markdown.text(ROOT / "docs" / "advanced.md")
 USE = markdown.text(ROOT / "docs" / "use.md")
 EXTEND = markdown.text(ROOT / "docs" / "extend.md")
 DEMO = "make demo"

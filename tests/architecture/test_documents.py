@@ -17,7 +17,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.support import documented_commands, markdown
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
-from tests.support.documented_commands import PAGES, WAYS
+from tests.support.documented_commands import INSTALL, PAGES, USE, WAYS
 from tests.support.markdown import ROOT
 from tests.support.status_scenes import scenes
 
@@ -87,7 +87,7 @@ def test_annotation_table_matches_the_webhook() -> None:
 
 
 def test_dialect_table_matches_the_words() -> None:
-    rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "dialects")
+    rows = markdown.table(markdown.text(ROOT / "docs" / "advanced.md"), "dialects")
 
     documented = {
         (markdown.codes(dialect)[0], word, "".join(markdown.codes(becomes)))
@@ -206,7 +206,13 @@ def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
 
     assert [each.place for each in found if not each.ways and not each.reason] == []
     assert [each.place for each in found if not each.ways <= set(WAYS)] == []
-    assert set().union(*(each.ways for each in found)) == set(WAYS)
+
+
+@pytest.mark.parametrize("page", [INSTALL, USE], ids=lambda page: page.name)
+def test_commands_of_a_page_are_run_in_both_ways(page: Path) -> None:
+    ways = (block.ways for block in documented_commands.blocks(page))
+
+    assert set().union(*ways) == set(WAYS)
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)

@@ -559,8 +559,8 @@ def test_notes_name_what_a_daemonset_without_pods_lacks(
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, "On a node with none of them pods with a\npart of a card wait"),
-        ({"settings": {"enforcer": "hami-core,mps"}}, "that is there of hami-core, mps."),
+        ({}, "On a node without one, pods with a part\nof a card wait"),
+        ({"settings": {"enforcer": "hami-core,mps"}}, "that it finds of hami-core, mps."),
         ({"settings": {"enforcer": "none"}}, "Limits are advisory (settings.enforcer=none)"),
         ({"settings": TENSOR_FUSION}, "WARNING: nothing keeps the limits of shares"),
         ({"settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, ""),
@@ -577,7 +577,7 @@ def test_notes_say_what_keeps_limits_where_it_may_be_missing(
 ) -> None:
     found = helm.notes(values)
 
-    said = ("Each node takes the first", "Limits are advisory", "WARNING: nothing keeps")
+    said = ("Each node uses the first", "Limits are advisory", "WARNING: nothing keeps")
     assert expected in found
     assert [text in found for text in said].count(True) == bool(expected)
 

@@ -75,7 +75,7 @@ def all_rules() -> list[Rule]:
 
 
 def own_series() -> dict[str, Labels]:
-    """Return the driver's series with their labels, as docs/metrics.md lists them.
+    """Return the driver's series with their labels, as docs/monitoring.md lists them.
 
     The table is compared with the real answers of node plugin and webhook.
     """
@@ -114,6 +114,7 @@ def promtool_path() -> str:
 
 
 ROOT = markdown.ROOT
+PAGE = markdown.text(ROOT / "docs" / "monitoring.md")
 LEVELS: Mapping[str, set[str]] = {
     "cluster": set(),
     "namespace": {"namespace"},
@@ -159,22 +160,21 @@ def test_alert_names_only_what_exists_and_has_a_runbook(rule: Rule) -> None:
 
 
 def test_documented_alerts_are_those_of_the_rules() -> None:
-    documented = DOCUMENTED_ALERT.findall(markdown.text(ROOT / "docs" / "alerts.md"))
+    documented = DOCUMENTED_ALERT.findall(PAGE)
 
     assert sorted(documented) == sorted((rule.alert, rule.severity, rule.wait) for rule in ALERTS)
 
 
 def test_documented_recording_rules_are_those_of_the_rules() -> None:
-    rows = markdown.table(markdown.text(ROOT / "docs" / "metrics.md"), "recorded")
+    rows = markdown.table(PAGE, "recorded")
 
     documented = [name for row in rows for name in markdown.codes(row[0])]
 
     assert documented == [rule.record for rule in RECORDS]
 
 
-@pytest.mark.parametrize("name", ["metrics.md", "alerts.md"])
-def test_documented_queries_name_only_what_exists(name: str) -> None:
-    blocks = markdown.blocks(markdown.text(ROOT / "docs" / name), "promql")
+def test_documented_queries_name_only_what_exists() -> None:
+    blocks = markdown.blocks(PAGE, "promql")
     queries = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
 
     assert queries
@@ -186,7 +186,7 @@ def test_documented_queries_name_only_what_exists(name: str) -> None:
 def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -> None:
     (wanted,) = [
         yaml_text.load(block)["scrape_configs"]
-        for block in markdown.blocks(markdown.text(ROOT / "docs" / "install.md"), "yaml")
+        for block in markdown.blocks(PAGE, "yaml")
         if "scrape_configs:" in block
     ]
     (job,) = wanted
@@ -405,7 +405,7 @@ def test_unit_tests_of_the_rules(file: Path, rules: Path) -> None:
 def test_documented_scrape_configuration_is_valid(tmp_path: Path) -> None:
     (found,) = [
         yaml_text.load(block)
-        for block in markdown.blocks(markdown.text(markdown.ROOT / "docs" / "install.md"), "yaml")
+        for block in markdown.blocks(PAGE, "yaml")
         if "scrape_configs:" in block
     ]
     # Debian builds promtool without the discovery of pods.

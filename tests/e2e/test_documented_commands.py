@@ -22,12 +22,11 @@ from tensorfusion_dra.core import names
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import LABEL_NODE_PLUGIN
 from tests.support import documented_commands, markdown
-from tests.support.documented_commands import WAYS, Block
+from tests.support.documented_commands import INSTALL, USE, WAYS, Block
 from tests.support.markdown import ROOT
 
 pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
 
-INSTALL, USE = documented_commands.PAGES
 NAMESPACE = "tensorfusion-dra"
 AFTER_USE = ("Upgrade", "Uninstall")
 """The sections of docs/install.md that are read after docs/use.md."""

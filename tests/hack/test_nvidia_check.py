@@ -1,4 +1,4 @@
-"""The check of limits by the NVIDIA driver, typed as on the page of the enforcers."""
+"""The check of limits by the NVIDIA driver, typed as on the page."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from tests.support.markdown import ROOT
 
 pytestmark = pytest.mark.sweep
 
-PAGE = (ROOT / "docs" / "enforcers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 COMMAND = "hack/nvidia-check"
 
 

@@ -133,7 +133,7 @@ def test_chart_names_the_published_image_by_digest_and_people_and_changes(copy: 
     assert {each["kind"] for each in noted["changes"]} <= {"added", "changed", "fixed", "security"}
     assert (chart["home"], chart["sources"]) == (URL, [URL])
     values = yaml.safe_load((folder / "values.yaml").read_text())
-    assert values["monitoring"]["runbooks"] == f"{URL}/blob/{TAG}/docs/alerts.md"
+    assert values["monitoring"]["runbooks"] == f"{URL}/blob/{TAG}/docs/monitoring.md"
     assert chart["maintainers"][0]["email"] == "maintainer@example.com"
     definitions = [
         yaml.safe_load(file.read_text())

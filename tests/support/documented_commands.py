@@ -16,7 +16,9 @@ from typing import Final
 
 from tests.support.markdown import ROOT, Command
 
-PAGES: Final = (ROOT / "docs" / "install.md", ROOT / "docs" / "use.md")
+INSTALL: Final = ROOT / "docs" / "install.md"
+USE: Final = ROOT / "docs" / "use.md"
+PAGES: Final = (INSTALL, USE, ROOT / "docs" / "advanced.md")
 WAYS: Final = ("helm", "kubectl")
 
 _BLOCK: Final = re.compile(

@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, and what they say of each metric."""
+"""The tables of docs/monitoring.md, and what they say of each metric."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Final
 
 from tests.support import markdown
 
-PAGE: Final = markdown.text(markdown.ROOT / "docs" / "metrics.md")
-NODE_PLUGIN: Final = "Node plugin"
-WEBHOOK: Final = "Webhook"
-_BOTH: Final = "Both"
+PAGE: Final = markdown.text(markdown.ROOT / "docs" / "monitoring.md")
+NODE_PLUGIN: Final = "Metrics of the node plugin"
+WEBHOOK: Final = "Metrics of the webhook"
+_BOTH: Final = "Metrics of both"
 
 _OF_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
 """Labels for which the tables write "share"."""

@@ -1,7 +1,9 @@
 """`simulate --keep` prints how to access the running cluster."""
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.rest import PODS, Client
+from tests.support import markdown
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.process
@@ -47,7 +50,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--pods", "1", "--keep"]
+    command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep"]
     with (
         (tmp_path_factory.mktemp("kept") / "out").open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as process,
@@ -68,7 +71,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 def test_the_printed_kubeconfig_gives_access_to_the_running_cluster(kept: Kept) -> None:
     (url,) = re.findall(r'"server": "(\S+)"', kept.kubeconfig.read_text(encoding="utf-8"))
 
-    assert [pod["metadata"]["name"] for pod in Client(url).list(PODS).items] == ["pod-1"]
+    pods = Client(url).list(PODS).items
+    assert [pod["metadata"]["name"] for pod in pods] == [f"pod-{index}" for index in range(1, 7)]
     assert "  kubectl get pods,resourceclaims -o wide\n" in kept.printed
     assert "  kubectl describe pod pod-1\n" in kept.printed
 
@@ -82,9 +86,25 @@ def test_the_printed_addresses_have_status_page_and_metrics_of_the_node(kept: Ke
 
     assert kept.get(page).startswith(b"<!doctype html>")
     assert f"  metrics      {page}metrics\n" in kept.printed
-    assert b"\ntensorfusion_dra_claims 1.0\n" in kept.get(f"{page}metrics")
-    # A view of the last second may be from before the pod.
-    assert eventually(lambda: [share["pods"] for share in shares()] == [["pod-1"]])
+    assert b"\ntensorfusion_dra_claims 5.0\n" in kept.get(f"{page}metrics")
+    # A view of the last second may be from before the pods.
+    assert eventually(lambda: len(shares()) == 5)
+
+
+@pytest.mark.parametrize("verb", ["why pod-4", "top"])
+def test_the_readme_shows_what_a_verb_prints_of_the_running_cluster(kept: Kept, verb: str) -> None:
+    readme = markdown.commands(markdown.text(markdown.ROOT / "README.md"))
+    (shown,) = [each for each in readme if each.line.endswith(f"tensorfusion_dra {verb}")]
+
+    ended = subprocess.run(
+        [sys.executable, *shlex.split(shown.line)[1:]],
+        env={**os.environ, "KUBECONFIG": str(kept.kubeconfig)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+    assert markdown.is_shown(shown.output, ended.stdout.splitlines())
 
 
 def test_an_interrupt_ends_it_and_removes_its_folder(kept: Kept) -> None:
