@@ -392,9 +392,14 @@ def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
 
 def test_claims_are_selected_by_the_templates_label() -> None:
     (template,) = documents(MANIFESTS[0])
-    wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
+    wanted = {names.LABEL_CLAIM_TEMPLATE: "true"}
+    entry, claim = webhooks()["Mutating", "claims"], template_claim()
 
-    assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
+    assert is_sent(entry, claim)
+    for labels in ({names.LABEL_CLAIM_TEMPLATE: "false"}, {}):
+        claim["metadata"]["labels"] = labels
+        assert not is_sent(entry, claim)
+    assert not is_sent(entry, {"metadata": {}, "spec": {}})
     assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
     assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
     assert template_claim()["metadata"]["labels"] == wanted
@@ -436,6 +441,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         ("", "pods"): {"get"},
         ("events.k8s.io", "events"): {"create"},
         (names.RESOURCE_GROUP, "resourceclaimtemplates"): {"list"},
+        (names.RESOURCE_GROUP, "deviceclasses"): {"list", "watch"},
         ("resource.k8s.io", "resourceslices"): {"list"},
         ("resource.k8s.io", "resourceclaims"): {"list"},
         (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},

@@ -19,6 +19,7 @@ from tests.support.admission import (
     SlicesInMemory,
     review_of,
 )
+from tests.support.builders.classes import share_class
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
@@ -28,6 +29,7 @@ from tests.support.hostile_selectors import LISTS
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
+QUARTER = share_class("gpu-quarter", requests={"tflops": "78", "vram": "20Gi"})
 A100, T4 = ("A100", "312"), ("T4", "65")
 
 
@@ -50,6 +52,8 @@ class Cluster:
         self.slices = SlicesInMemory(*slices)
         self.quotas = ObjectsInMemory()
         self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
+        self.classes = ObjectsInMemory(QUARTER)
+        self.splits = False
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
@@ -57,6 +61,8 @@ class Cluster:
             slices=self.slices,
             quotas=self.quotas,
             priorities=self.priorities,
+            classes=self.classes,
+            keeps_cards_apart=lambda _: not self.splits,
             scheduler="default-scheduler",
             virtual=virtual,
             enforces_hard=enforces_hard,
@@ -516,6 +522,101 @@ def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() 
 
     assert Cluster().admission.claim(review_of(document)) is PASSED
     assert Cluster().claim() is PASSED
+
+
+def of_class(name: str = "gpu-quarter", *, labelled: bool = False, count: int = 1) -> Json:
+    """Return a claim of a class that names no amounts, as it is made from a template."""
+    document = template_claim()
+    if not labelled:
+        del document["metadata"]["labels"]
+    document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
+    exactly |= {"deviceClassName": name, "count": count}
+    return document
+
+
+def test_claim_of_a_class_gets_the_amounts_that_the_class_names() -> None:
+    cluster = Cluster()
+
+    assert requests(cluster.admission.claim(review_of(of_class()))) == {
+        "tflops": "78",
+        "vram": "20Gi",
+    }
+    assert cluster.admission.claim(review_of(of_class(), operation="UPDATE")) is PASSED
+
+
+def test_claim_of_a_class_that_a_pod_fills_gets_what_the_pod_leaves_open() -> None:
+    cluster = Cluster()
+    for annotations, expected in (
+        ({"vram_request": "1Gi"}, {"tflops": "78", "vram": "1Gi"}),
+        ({}, {"tflops": "78", "vram": "20Gi"}),
+    ):
+        cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
+        verdict = cluster.admission.claim(review_of(of_class(labelled=True)))
+        assert requests(verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("device_class", "code", "text"),
+    [
+        (None, 503, "found no DeviceClass gpu-quarter with valid parameters"),
+        (
+            share_class("gpu-quarter", requests={"vram": "many"}),
+            503,
+            "found no DeviceClass gpu-quarter with valid parameters",
+        ),
+        (
+            share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False),
+            422,
+            "spec.devices.requests: request gpu-request: found vram: 2Gi, expected 1Gi",
+        ),
+    ],
+)
+def test_claim_that_its_class_cannot_fill_is_refused(
+    device_class: Json | None, code: int, text: str
+) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [device_class] if device_class else []
+    document = of_class()
+    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["capacity"] = {"requests": {"vram": "2Gi"}}
+
+    verdict = cluster.admission.claim(review_of(document))
+
+    assert verdict.code == code
+    assert errors(verdict)[0].removeprefix(": ").startswith(text)
+
+
+@pytest.mark.parametrize("uses", [{"name": "gpu"}, {"name": "gpu", "request": "gpu-request"}, None])
+def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
+    uses: Json | None,
+) -> None:
+    cluster = Cluster()
+    cluster.splits = True
+    document = of_class(count=2)
+    if uses is None:
+        del document["metadata"]["ownerReferences"]
+    else:
+        pod = pod_document({})
+        pod["spec"]["containers"][0]["resources"] = {"claims": [uses]}
+        cluster.pods.stored["uid-train"] = pod
+
+    verdict = cluster.admission.claim(review_of(document))
+
+    if uses and "request" in uses:
+        (error,) = errors(verdict)
+        assert error.startswith("pod spec.containers[0].resources.claims[0].request: found gpu-")
+    else:
+        assert verdict.changed is not None
+        found = verdict.changed["spec"]["devices"]["requests"]
+        assert [each["name"] for each in found] == ["gpu-request", "gpu-request-2"]
+
+
+def test_claim_waits_for_classes_that_are_not_known_yet() -> None:
+    cluster = Cluster()
+    cluster.classes.error = RetryableError("not listed yet")
+
+    assert cluster.admission.claim(review_of(of_class())).code == 503
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:

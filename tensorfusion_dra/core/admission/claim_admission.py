@@ -29,7 +29,7 @@ from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -101,16 +101,9 @@ def filled(
     wanted = alternatives[0]
     if wanted.count > 1:
         assert isinstance(devices, dict)
-        first = str(request.get("name"))
-        cards = [first, *(f"{first}-{card}" for card in range(2, wanted.count + 1))]
-        devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
-        for field in ("constraints", "config"):
-            if field in devices:
-                devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
-        constraints = _keeping_apart(as_list(devices.get("constraints")), cards)
+        cards = keep_apart(devices, request, wanted.count)
         if len(each) > 1:
-            constraints.append({"requests": cards, "matchAttribute": _MODEL})
-        devices["constraints"] = constraints
+            devices["constraints"].append({"requests": cards, "matchAttribute": _MODEL})
     limits = {
         names.ANNOTATION_TFLOPS_LIMIT: wanted.share.tflops_limit,
         names.ANNOTATION_VRAM_LIMIT: wanted.share.vram_limit,
@@ -126,6 +119,29 @@ def filled(
         **{name: str(value) for name, value in limits.items() if value is not None},
     }
     return result
+
+
+def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
+    """Make a request for each of several cards, with one constraint; return the requests' names.
+
+    Constraints and configurations of the request apply to all of them.
+
+    Args:
+        devices: The requests, constraints and configurations of a claim, which are changed.
+        request: One of the requests; the others follow it.
+        count: How many requests it becomes.
+
+    Raises:
+        InputError: A name is taken or too long, or the claim would have too many requests.
+    """
+    first = name_of(request)
+    cards = [first, *(f"{first}-{card}" for card in range(2, count + 1))]
+    devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
+    for field in ("constraints", "config"):
+        if field in devices:
+            devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
+    devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
+    return cards
 
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
@@ -324,12 +340,8 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
     """
     chosen = as_list(config.get("requests"))
     for request in map(as_map, as_list(devices.get("requests"))):
-        name = str(request.get("name"))
-        exact = request.get("exactly")
-        alternatives = [(name, as_map(exact))] if exact is not None else []
-        for each in map(as_map, as_list(request.get("firstAvailable"))):
-            alternatives.append((f"{name}/{each.get('name')}", each))
-        for full_name, wanted in alternatives:
+        for full_name, wanted in resource_claims.alternatives(request):
+            name = name_of(request)
             if chosen and not {name, full_name} & set(map(str, chosen)):
                 continue
             amounts = as_map(as_map(wanted.get("capacity")).get("requests"))
