@@ -17,7 +17,7 @@ PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 # Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dev check test style types quick suite test-faults e2e bench image manifests protos lock clean
+.PHONY: demo dev check test style types quick suite test-faults e2e bench image release manifests protos lock clean
 
 demo: $(VENV)/demo.stamp  ## Run a whole node on this machine, without GPU or cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -64,7 +64,12 @@ bench: $(VENV)/demo.stamp  ## Measure start time, memory, latencies and API writ
 image:  ## Build the image without a registry or a daemon (needs root, buildah, debootstrap) as dist/image.tar.
 	@hack/image --check
 	@$(MAKE) --no-print-directory $(VENV)/demo.stamp
-	hack/image $(ARGS)
+	PYTHON=$(PY) hack/image $(ARGS)
+
+release: export PROJECT ?= hack/project.toml
+release: $(VENV)/release.stamp  ## Build and check all artifacts of a release in dist/release; PROJECT=hack/project.example.toml rehearses it.
+	PYTHON=$(CURDIR)/$(PY) hack/release
+	$(if $(ONLY),,hack/release-check)
 
 manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after a change in daemonset/chart.
 	@$(PY) hack/manifests
@@ -72,8 +77,8 @@ manifests: $(VENV)/dev.stamp  ## Render daemonset/install from the chart, after 
 protos: $(VENV)/dev.stamp  ## Regenerate the gRPC messages after a change in proto/.
 	PYTHON=$(PY) hack/generate-protos
 
-lock: $(VENV)/dev.stamp  ## Pin the packages again after a change in pyproject.toml.
-	hack/lock
+lock: $(VENV)/release.stamp  ## Pin the packages again after a change in pyproject.toml; ARGS=--upgrade takes new versions.
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" hack/lock $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -85,7 +90,7 @@ $(VENV)/bin/python:
 	@$(PIP) install --no-compile --require-hashes -r hack/requirements/pip.txt
 
 # --no-compile: most modules of these packages are never imported; the others are compiled when they are.
-$(VENV)/%.stamp: hack/requirements/%.txt | $(VENV)/bin/python
+$(VENV)/%.stamp: hack/requirements/%.txt $(wildcard hack/requirements/*.txt) | $(VENV)/bin/python
 	@echo "installing $< into $(VENV)" >&2
 	@$(PIP) install --no-compile --require-hashes -r $<
 	@touch $@

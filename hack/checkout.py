@@ -33,9 +33,12 @@ def with_packages(name: str) -> str:
 
 def _lacked(name: str) -> list[str]:
     lines = (_ROOT / f"hack/requirements/{name}.txt").read_text().splitlines()
+    # The first line names the list that this one contains.
+    contained = lines[0].removeprefix("-r ").removesuffix(".txt") if lines[0][:3] == "-r " else ""
     # Those with a condition, after a semicolon, are not needed everywhere.
     pinned = [line.split("==")[0] for line in lines if "==" in line and ";" not in line]
-    return [package for package in pinned if not _has(package)]
+    below = _lacked(contained) if contained else []
+    return [*below, *(package for package in pinned if not _has(package))]
 
 
 def _has(package: str) -> bool:

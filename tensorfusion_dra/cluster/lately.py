@@ -1,8 +1,9 @@
-"""What was read at the API server lately, for callers that never wait for it."""
+"""What was read at the API server lately, for callers that hardly wait for it."""
 
 import math
 import time
 from collections.abc import Callable
+from threading import Event
 from typing import Final, Generic, TypeVar
 
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -11,7 +12,9 @@ from tensorfusion_dra.runtime.loops import Wakeup
 T = TypeVar("T")
 
 _FRESH_SECONDS: Final = 10.0
-_KNOWN_SECONDS: Final = 60.0
+_KNOWN_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 0.05
+"""Time for a reading of some nodes' slices; after a pause the first caller waits for it."""
 
 
 class Lately(Generic[T]):
@@ -27,15 +30,21 @@ class Lately(Generic[T]):
         self._read = read
         self._clock = clock
         self._wakeup = Wakeup()
+        self._done = Event()
         self._found: tuple[float, T | None] = (-math.inf, None)
 
     def seen(self) -> T | None:
-        """Return what was read in the last minute; None if nothing was."""
+        """Return what was read in the last half minute; None if nothing was.
+
+        Something empty is read again, because it is soon more while a cluster starts.
+        """
         read_at, found = self._found
-        age = self._clock() - read_at
-        if age > _FRESH_SECONDS:
+        if not found or self._clock() - read_at > _FRESH_SECONDS:
+            self._done.clear()
             self._wakeup.wake()
-        return found if age <= _KNOWN_SECONDS else None
+            self._done.wait(_PATIENCE_SECONDS)
+        read_at, found = self._found
+        return found if self._clock() - read_at <= _KNOWN_SECONDS else None
 
     def run(self) -> None:
         """Read at once, then whenever somebody has asked, until stopped."""
@@ -43,6 +52,7 @@ class Lately(Generic[T]):
             began = self._clock()
             try:
                 self._found = (began, self._read())
+                self._done.set()
             except (InputError, RetryableError):
                 self._wakeup.wait(_FRESH_SECONDS)
             else:

@@ -214,7 +214,8 @@ class PublishedSlices:
         if not self._reading.acquire(timeout=wait_seconds):
             raise RetryableError(f"ResourceSlices: being read for more than {wait_seconds:.0f} s")
         try:
-            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+            # None at all cost nothing to read again, and are soon more, as while a cluster starts.
+            if not self._found or time.monotonic() - self._read_at > _FRESH_SECONDS:
                 began = time.monotonic()
                 query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
                 self._found = self._api.read_list(

@@ -316,8 +316,8 @@ class NodeEnforcer:
         ways = "; ".join(f"{name}: {_remedy(self._candidates[name])}" for name in looked_for)
         found = verdicts.not_enforced(verdicts.NONE_FOUND, f"found no enforcer: {seen}")
         remedy = (
-            f"install one: {ways}; or let limits be advisory (chart value "
-            f"settings.enforcer=none); {_WHOLE}"
+            "install one, or let limits be advisory (chart value settings.enforcer=none); "
+            f"{_WHOLE}; {ways}"
         )
         return EnforcerChoice(
             enforcer=NoEnforcer.name,

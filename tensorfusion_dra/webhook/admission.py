@@ -23,6 +23,7 @@ from tensorfusion_dra.core.admission import (
     pod_request,
     quota,
 )
+from tensorfusion_dra.core.admission.at_present import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
@@ -201,7 +202,7 @@ class AdmissionRules:
         priorities: None leaves the priority of pods as it is.
         keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
             once. Its argument is the seconds to wait; it raises RetryableError.
-        slices_lately: Returns the published slices without waiting; None if they are not known.
+        cards_lately: Returns the published cards without waiting; None if they are not known.
         templates_lately: The same for the namespaces that have the claim template.
         on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
         default_enabled: True if a pod with amounts uses DRA where nothing decides it.
@@ -220,7 +221,7 @@ class AdmissionRules:
     quotas: Objects | None = None
     priorities: PriorityReader | None = None
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
-    slices_lately: Callable[[], Sequence[Item] | None] = lambda: None
+    cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
     on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
     default_enabled: bool = False
@@ -310,9 +311,9 @@ class AdmissionRules:
                 f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
                 "waits for its claim"
             )
-        slices = self.slices_lately()
-        if slices is not None and not wanted.expression:
-            yield from at_present.warnings(choices, slices, pool=found.name)
+        cards = self.cards_lately()
+        if cards is not None and not wanted.expression:
+            yield from at_present.warnings(choices, cards, pool=found.name)
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""

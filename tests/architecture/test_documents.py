@@ -27,7 +27,8 @@ DOCUMENTS = (
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "daemonset").rglob("*.md")),
     *sorted(ROOT.glob("C*.md")),
-    *sorted(ROOT.glob("SECURITY.md")),
+    ROOT / "MAINTAINERS.md",
+    ROOT / "SECURITY.md",
 )
 API_TYPES = {str: "string", int: "int", bool: "bool", Version: "version"}
 OPTIONAL_ATTRIBUTES = {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}

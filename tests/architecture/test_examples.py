@@ -44,7 +44,7 @@ from tests.support.builders.stored_claims import template_claim
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
 MANIFESTS = [ROOT / "daemonset" / "claim-template.yaml"]
-LLM_D = ROOT / "hack" / "examples" / "helm" / "llm-d-modelservice.yaml"
+LLM_D = ROOT / "hack" / "examples" / "helm"
 KINDS = {
     resource.kind: resource
     for resource in (CLASSES, GPUPOOLS, NAMESPACES, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
@@ -164,9 +164,60 @@ def devices_for(spec: Json, *, existing: Json) -> list[str]:
     return [result["device"] for result in found["devices"]["results"]]
 
 
+def only(**properties: Json) -> Json:
+    """Return the schema of an object that has no other fields than these."""
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+TEXT, YES = {"type": "string"}, {"type": "boolean"}
+TEMPLATE_OF_04 = {"name": TEXT, "class": TEXT, "match": TEXT, "selectors": {"type": "array"}}
+TEMPLATE_OF_03 = {**TEMPLATE_OF_04, "count": {"type": "integer"}}
+SCHEMAS_OF_LLM_D = {
+    "0.3": only(
+        accelerator=only(type=TEXT),
+        dra=only(
+            enabled=YES,
+            type=TEXT,
+            claimTemplates={"type": "array", "items": only(**TEMPLATE_OF_03)},
+        ),
+    ),
+    "0.4": only(
+        accelerator=only(
+            type={"enum": ["cpu", "nvidia"]},
+            dra=YES,
+            resourceClaimTemplates={
+                "type": "object",
+                "additionalProperties": only(**TEMPLATE_OF_04),
+            },
+        ),
+    ),
+}
+"""What the schemas of llm-d-modelservice 0.3.15 to 0.3.18, and 0.4.0 to 0.4.12, say of our values.
+
+Of `accelerator.type` they allow more names.
+"""
+
+
+def of_llm_d(version: str) -> Json:
+    (values,) = documents(LLM_D / f"llm-d-modelservice-{version}.yaml")
+    return values
+
+
+@pytest.mark.parametrize(("version", "other"), [("0.3", "0.4"), ("0.4", "0.3")])
+def test_llm_d_values_pass_the_schema_of_their_version_and_of_no_other(
+    version: str, other: str
+) -> None:
+    jsonschema.validate(of_llm_d(version), SCHEMAS_OF_LLM_D[version])
+
+    for refused in (of_llm_d(other), of_llm_d(version) | of_llm_d(other)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(refused, SCHEMAS_OF_LLM_D[version])
+
+
 def rendered(block: Json, name: str) -> Json:
     """Return the template that the chart llm-d-modelservice renders from an entry."""
-    wanted = {"deviceClassName": block["class"], "count": block["count"]}
+    # From 0.4.0 on the values have no count: it is that of the server's parallelism.
+    wanted = {"deviceClassName": block["class"], "count": block.get("count", 2)}
     request = {"name": name, block["match"]: {**wanted, "selectors": block["selectors"]}}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -177,8 +228,7 @@ def rendered(block: Json, name: str) -> Json:
 
 
 def test_llm_d_values_give_a_template_of_our_device_class(client: Client) -> None:
-    (values,) = documents(LLM_D)
-    old, new = values["dra"], values["accelerator"]
+    old, new = of_llm_d("0.3")["dra"], of_llm_d("0.4")["accelerator"]
     (entry,) = (each for each in old["claimTemplates"] if each["name"] == old["type"])
     blocks = {old["type"]: entry, new["type"]: new["resourceClaimTemplates"][new["type"]]}
 

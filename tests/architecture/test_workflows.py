@@ -22,9 +22,12 @@ Document = dict[str, Any]
 
 SUPPORTED_KUBERNETES = ["1.34", "1.35", "1.36", "1.37"]
 WRITERS = {
-    ("image", "publish"): {"packages", "id-token"},
-    ("release", "chart"): {"packages", "id-token"},
-    ("release", "publish-package"): {"id-token"},
+    ("release", "publish"): {"packages", "attestations", "id-token"},
+    ("release", "packages"): {"id-token"},
+    ("release", "release"): {"contents"},
+    ("scan", "code"): {"security-events"},
+    ("scan", "repository"): {"security-events"},
+    ("scan", "lock"): {"contents", "pull-requests"},
 }
 """The jobs with write permissions, and these permissions."""
 
@@ -42,7 +45,7 @@ JOBS = {
 
 def steps() -> Iterator[tuple[str, Document]]:
     for (name, job), content in JOBS.items():
-        for step in content["steps"]:
+        for step in content.get("steps", []):
             yield f"{name}/{job}", step
 
 
@@ -61,16 +64,40 @@ def test_only_jobs_that_publish_may_write_and_each_job_has_a_time_limit(
     rights = JOBS[key].get("permissions", {}).items()
 
     assert {right for right, level in rights if level == "write"} == WRITERS.get(key, set())
-    assert 0 < int(JOBS[key]["timeout-minutes"]) <= 60
+    if "uses" not in JOBS[key]:  # the called workflow has them
+        assert 0 < int(JOBS[key]["timeout-minutes"]) <= 60
 
 
-@pytest.mark.parametrize("key", WRITERS, ids="/".join)
-def test_jobs_that_write_run_for_tags_only(key: tuple[str, str]) -> None:
-    name, _ = key
+def test_only_a_tag_releases_and_only_the_schedule_proposes_packages() -> None:
+    assert WORKFLOWS["release"]["on"] == {"push": {"tags": ["v*"]}}
+    assert JOBS["scan", "lock"]["if"] == "github.event_name == 'schedule'"
 
-    assert WORKFLOWS[name]["on"]["push"] == {"tags": ["v*"]}
-    for event in set(WORKFLOWS[name]["on"]) - {"push"}:
-        assert JOBS[key]["if"] == "github.event_name == 'push'", event
+
+def test_each_job_of_a_release_needs_the_one_before() -> None:
+    jobs = WORKFLOWS["release"]["jobs"]
+    before = {name: job.get("needs", []) for name, job in jobs.items()}
+
+    assert list(before.items()) == [
+        ("test", []),
+        ("e2e", []),
+        ("image", ["test", "e2e"]),
+        ("artifacts", "image"),
+        ("try", "artifacts"),
+        ("publish", "try"),
+        ("packages", "publish"),
+        ("release", "packages"),
+    ]
+    assert [name for name, job in jobs.items() if "if" in job] == []
+    for name in ("test", "e2e"):
+        assert jobs[name]["uses"] == f"./.github/workflows/{name}.yaml"
+        assert "workflow_call" in WORKFLOWS[name]["on"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_workflow_names_a_registry_or_package_index(path: Path) -> None:
+    hosts = r"pypi\.org|ghcr\.io|docker\.io|quay\.io|gcr\.io|registry\.\w"
+
+    assert re.findall(hosts, path.read_text()) == []
 
 
 def test_actions_are_pinned_by_commit_and_name_their_release() -> None:
@@ -78,12 +105,12 @@ def test_actions_are_pinned_by_commit_and_name_their_release() -> None:
         line.partition("uses:")[2].strip()
         for path in FILES
         for line in path.read_text().splitlines()
-        if "uses:" in line
+        if "uses:" in line and "uses: ./" not in line
     ]
 
     assert used
     for action in used:
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)
+        assert re.fullmatch(r"[\w.-]+(/[\w.-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)
 
 
 def test_scripts_get_values_only_through_variables() -> None:
@@ -100,7 +127,8 @@ def test_checkouts_keep_no_token() -> None:
         if str(step.get("uses", "")).startswith("actions/checkout@")
     ]
 
-    assert len(checkouts) == len(JOBS) - 1  # publish-package uses the build of another job
+    of_artifacts = {("release", "packages"), ("release", "release")}
+    assert len(checkouts) == len([key for key in JOBS if "steps" in JOBS[key]]) - len(of_artifacts)
     assert set(checkouts) == {"false"}
 
 

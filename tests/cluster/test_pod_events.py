@@ -73,18 +73,44 @@ def test_a_namespace_that_is_gone_ends_nothing(setup: Setup) -> None:
     assert len(setup.written()) >= 1
 
 
-def test_a_reading_is_repeated_while_somebody_asks_and_forgotten_after_a_minute() -> None:
-    now = 0.0
+def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() -> None:
+    clock = [0.0]
 
     def read() -> int:
         lately.stop()
         return 1
 
-    lately = Lately(read, clock=lambda: now)
+    lately = Lately(read, clock=lambda: clock[0])
     assert lately.seen() is None
     lately.run()
-    assert lately.seen() == 1
-    now = 60.0
-    assert lately.seen() == 1
-    now = 60.1
-    assert lately.seen() is None
+    for now, expected in ((10.0, 1), (30.0, 1), (30.1, None)):
+        clock[0] = now
+        assert lately.seen() == expected
+
+
+def test_nothing_at_all_is_read_again() -> None:
+    nodes: list[str] = []
+    lately = Lately(lambda: [*nodes])
+    thread = Thread(target=lately.run)
+    thread.start()
+    assert eventually(lambda: lately.seen() == [])
+
+    nodes.append("one")
+
+    assert eventually(lambda: lately.seen() == ["one"])
+    lately.stop()
+    thread.join()
+
+
+def test_who_asks_after_a_pause_gets_what_is_there_now() -> None:
+    now, there = 0.0, "one node"
+    lately = Lately(lambda: there, clock=lambda: now)
+    thread = Thread(target=lately.run)
+    thread.start()
+    assert eventually(lambda: lately.seen() == "one node")
+
+    there, now = "two nodes", 100.0
+
+    assert eventually(lambda: lately.seen() == "two nodes")
+    lately.stop()
+    thread.join()

@@ -597,6 +597,25 @@ def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: 
     assert helm.render(TEAMS), "without a cluster nothing is known"
 
 
+def test_namespaces_with_the_label_get_a_claim_template_too(tmp_path: Path) -> None:
+    labels: tuple[dict[str, str], ...] = (
+        {},
+        {"tensor-fusion.ai/claim-template": "true"},
+        {"other": "true"},
+    )
+    found = [{"metadata": {"name": f"team-{i}", "labels": each}} for i, each in enumerate(labels)]
+    listed = {"apiVersion": "v1", "kind": "NamespaceList", "items": found}
+    answers = cluster("Namespace/team-0", "Namespace/team-1")
+    answers |= {"GET /api/v1/namespaces": listed}
+    certificate = {"certificate": {"source": "self-signed"}}
+    values = {
+        "webhook": {"enabled": True, **certificate},
+        "claimTemplate": {"namespaces": ["team-0"]},
+    }
+
+    assert "that have the claim template: team-0 team-1\n" in notes(answers, values, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [

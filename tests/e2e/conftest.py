@@ -18,7 +18,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
 from tests.e2e import evidence
 from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
-from tests.e2e.drivers import Driver, HostProcess, InstalledDaemonSet
+from tests.e2e.drivers import LABEL_NAME, Driver, HostProcess, InstalledDaemonSet
 from tests.e2e.tenants import Tenants
 
 NodeCommand = Callable[[str], None]
@@ -49,6 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "webhook: needs the admission webhook")
     config.addinivalue_line(
         "markers", "documents: installs and uninstalls the driver, on a cluster without it"
+    )
+    config.addinivalue_line(
+        "markers", "upgrade: installs an earlier version, on a cluster without the driver"
     )
     config.addinivalue_line("markers", "extended_resource: needs the gate DRAExtendedResource")
 
@@ -88,6 +91,19 @@ def kubeconfig() -> str:
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: str) -> Cluster:
     return Cluster(Api(Path(kubeconfig)))
+
+
+@pytest.fixture
+def bare_cluster(
+    cluster: Cluster, request: pytest.FixtureRequest, pytestconfig: pytest.Config
+) -> Cluster:
+    """A cluster without the driver; on another one the test is skipped, unless it was asked for."""
+    if cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
+        why = "the cluster has the driver already, which the test installs"
+        asked = pytestconfig.getoption("markexpr")
+        assert not [mark for mark in request.node.iter_markers() if mark.name in asked], why
+        pytest.skip(why)
+    return cluster
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ import yaml
 
 from tensorfusion_dra.core import names
 from tests.e2e.cluster import Cluster, Json
-from tests.e2e.drivers import LABEL_NAME, LABEL_NODE_PLUGIN
+from tests.e2e.drivers import LABEL_NODE_PLUGIN
 from tests.support import documented_commands, markdown
 from tests.support.documented_commands import WAYS, Block
 from tests.support.markdown import ROOT
@@ -115,16 +115,6 @@ def _merged(before: Any, added: Any) -> Any:
 
 
 @pytest.fixture
-def bare_cluster(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
-    """A cluster without the driver; on another one the test is skipped, unless it was asked for."""
-    if cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
-        why = "the cluster has the driver already: the commands of the pages install it"
-        assert "documents" not in pytestconfig.getoption("markexpr"), why
-        pytest.skip(why)
-    return cluster
-
-
-@pytest.fixture
 def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[Reader]:
     team = f"e2e-{uuid.uuid4().hex[:8]}"
     bare_cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
@@ -134,7 +124,7 @@ def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[R
     for name in ("daemonset", "docs", "hack", "tensorfusion_dra"):
         (folder / name).symlink_to(ROOT / name)
     helm = os.environ.get("HELM") or shutil.which("helm")
-    assert helm, "helm: found none on PATH and no variable HELM (hack/helm has Go build it)"
+    assert helm, "helm: found none on PATH and no variable HELM (hack/tool has Go build it)"
     (programs / "helm").symlink_to(Path(helm).resolve())
     # What `pip install .` provides.
     command = programs / "tensorfusion-dra"

@@ -21,7 +21,7 @@ COMMANDS = [
     for file in sorted((ROOT / "hack").iterdir())
     if file.is_file() and file.read_bytes().startswith(b"#!/usr/bin/env python3\n")
 ]
-NEED_NONE = {"new-provider", "release-version"}
+NEED_NONE = {"new-provider", "release-files", "release-version"}
 NEED_DEV = {"manifests", "mps-check", "status-screenshots"}
 
 

@@ -56,6 +56,14 @@ def test_dated_version_is_released_under_its_tag_and_printed_at_any_time(checkou
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
 
 
+def test_rehearsal_needs_no_date(checkout: Path) -> None:
+    (checkout / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (unreleased)\n")
+
+    ended = release_version(checkout, "--tag", "v1.2.3-rc2")
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
+
+
 DATED = "## 1.2.3 (2026-01-31)"
 NO_DATE = "expected 1.2.3 and a date in brackets"
 
@@ -65,7 +73,7 @@ NO_DATE = "expected 1.2.3 and a date in brackets"
     [
         *(
             (tag, DATED, f"tag: found {tag}, expected v1.2.3")
-            for tag in ("1.2.3", "v1.2.4", "v1.2.3-rc1", "")
+            for tag in ("1.2.3", "v1.2.4", "v1.2.4-rc1", "v1.2.3-rc", "")
         ),
         *(
             ("v1.2.3", heading, NO_DATE)

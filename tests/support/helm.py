@@ -83,7 +83,7 @@ def program() -> str:
     if not found:
         pytest.skip(
             "found no helm on PATH and no variable HELM; no package of PyPI brings it "
-            "(hack/helm has Go build it)",
+            "(hack/tool has Go build it)",
             allow_module_level=True,
         )
     return str(Path(found).resolve())

@@ -1,5 +1,6 @@
 """Admission of pods and of the claims that are made for them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor.objects import trial_pod
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
@@ -367,7 +369,7 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
     cluster = Cluster(slices=[slice_of_models(A100)])
     told: list[tuple[str, Sequence[str]]] = []
     cluster.admission.on_warnings = lambda pod, warnings: told.append((pod.name, warnings))
-    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.admission.cards_lately = lambda: Counter(pod_request.cards(cluster.slices.slices))
     cluster.admission.templates_lately = lambda: {"team-b"}
 
     admitted = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
@@ -388,7 +390,7 @@ def test_a_dry_run_tells_nobody_and_neither_does_a_pod_without_a_warning() -> No
     cluster = Cluster(slices=[slice_of_models(A100)])
     told: list[str] = []
     cluster.admission.on_warnings = lambda pod, _warnings: told.append(pod.name)
-    cluster.admission.slices_lately = lambda: cluster.slices.slices
+    cluster.admission.cards_lately = lambda: Counter(pod_request.cards(cluster.slices.slices))
     cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
     wrong = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
     assert wrong.changed is not None

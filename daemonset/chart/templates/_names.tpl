@@ -108,6 +108,17 @@ service:
 {{- merge (dict) .Values.settings $own | toYaml }}
 {{- end }}
 
+{{- define "template-namespaces" -}}
+{{- /* Namespaces that get the claim template: those of the values, and those with the label at this installation or upgrade. */ -}}
+{{- $found := .Values.claimTemplate.namespaces }}
+{{- range dig "items" list (lookup "v1" "Namespace" "" "") }}
+{{- if eq "true" (dig "labels" "tensor-fusion.ai/claim-template" "" .metadata) }}
+{{- $found = append $found .metadata.name }}
+{{- end }}
+{{- end }}
+{{- $found | uniq | toJson }}
+{{- end }}
+
 {{- define "gpu-labels" -}}
 {{- /* Labels of nodes with NVIDIA GPUs: of GPU Feature Discovery, and those of Node Feature Discovery. */ -}}
 - nvidia.com/gpu.present

@@ -25,6 +25,7 @@ from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 from ruamel.yaml.tokens import CommentToken
 
+from tensorfusion_dra.app.convert import other_drivers
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects
@@ -300,6 +301,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="also translate the pods' words of other systems, separated by commas: "
         f"{', '.join(Dialect)}",
     )
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        choices=other_drivers.CLASSES,
+        default=[],
+        help="also rewrite claims of this DeviceClass of another driver; repeat it for both",
+    )
     parser.add_argument("--check", action="store_true", help="only print what would be converted")
 
 
@@ -316,7 +325,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: The file cannot be read, or is not YAML.
     """
     text = streams.read(flags.file)
-    converted = convert(text, flags.dialects)
+    converted = convert(text, flags.dialects, flags.classes)
     name = "stdin" if flags.file == streams.STDIN else flags.file
     if not flags.check:
         sys.stdout.write(converted.text)
@@ -329,18 +338,21 @@ def run(flags: argparse.Namespace) -> int:
     return 1 if converted.problems or (flags.check and converted.text != text) else 0
 
 
-def convert(text: str, spoken: Collection[Dialect] = ()) -> Converted:
+def convert(
+    text: str, spoken: Collection[Dialect] = (), classes: Collection[str] = ()
+) -> Converted:
     """Convert what an API server of 1.34 or later refuses of the guide's forms.
 
     A document in which nothing has to be converted stays as it is, byte for byte.
 
     Args:
         spoken: Systems whose words in pods become Tensor Fusion's annotations.
+        classes: DeviceClasses of other drivers, whose claims become claims of this driver.
 
     Raises:
         InputError: The text is not YAML, or sets a key twice.
     """
-    done = [_Conversion(part, found, spoken) for part, found in documents(text)]
+    done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
     return Converted(
         text="".join(each.text for each in done),
         reasons=tuple(sorted({reason for each in done for reason in each.reasons})),
@@ -351,9 +363,12 @@ def convert(text: str, spoken: Collection[Dialect] = ()) -> Converted:
 class _Conversion:
     """Conversion of one document, which may be an object, a List or a part of an object."""
 
-    def __init__(self, text: str, of: Document, spoken: Collection[Dialect]) -> None:
+    def __init__(
+        self, text: str, of: Document, spoken: Collection[Dialect], classes: Collection[str]
+    ) -> None:
         self._of: Final = of
         self._spoken: Final = spoken
+        self._classes: Final = classes
         self.reasons: Final[list[Remark]] = []
         self.problems: Final[list[Remark]] = []
         for item in _objects(of.root):
@@ -376,12 +391,24 @@ class _Conversion:
             return
         self._version(item)
         if kind in _CLAIM_SPECS:
+            self._other_drivers(at(item, *_CLAIM_SPECS[kind], "devices"))
             for _, request in mappings(at(item, *_CLAIM_SPECS[kind], "devices", "requests")):
                 self._request(request)
         if kind == "ResourceClaimTemplate":
             self._label(item)
         if kind == "DeviceClass" and isinstance(at(item, "spec"), CommentedMap):
             self._selectors(item["spec"])
+
+    def _other_drivers(self, devices: Any) -> None:
+        """Convert a claim of another driver's class."""
+        found = other_drivers.words(devices, self._classes)
+        # A mapping with an alias is found at each of its places.
+        for each in {(id(each.holder), each.key): each for each in found}.values():
+            if not each.new or (each.is_key and each.new in each.holder):
+                self._problem(each.holder, each.key, each.text)
+                continue
+            self._reason(each.holder, each.key, each.text)
+            (rename if each.is_key else replace)(each.holder, each.key, each.new)
 
     def _version(self, item: CommentedMap) -> None:
         found = item["apiVersion"]

@@ -1,6 +1,7 @@
 """The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from tensorfusion_dra.cluster.objects import (
 from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
-from tensorfusion_dra.core.admission import class_admission
+from tensorfusion_dra.core.admission import class_admission, pod_request
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -87,7 +88,10 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     }
     pools, templates, quotas, classes = objects.values()
     slices = PublishedSlices(api)
-    slices_lately = Lately(partial(slices.published, wait_seconds=_READ_SECONDS))
+    # Made once for many pods: a large cluster has thousands.
+    cards_lately = Lately(
+        lambda: Counter(pod_request.cards(slices.published(wait_seconds=_READ_SECONDS)))
+    )
     templates_lately = Lately(partial(namespaces_with_template, api))
     pod_events = PodEvents(api)
     # With auto, the nodes decide.
@@ -103,7 +107,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         priorities=PriorityClasses(api),
         classes=classes,
         keeps_cards_apart=partial(_keeps_cards_apart, api),
-        slices_lately=slices_lately.seen,
+        cards_lately=cards_lately.seen,
         templates_lately=templates_lately.seen,
         on_warnings=pod_events.say,
         default_enabled=settings.default_enabled,
@@ -129,7 +133,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
     for name, part in objects.items():
         supervisor.own(name, part)
-    supervisor.own("slices", slices_lately)
+    supervisor.own("cards", cards_lately)
     supervisor.own("claim-templates", templates_lately)
     supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)

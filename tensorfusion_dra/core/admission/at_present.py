@@ -5,28 +5,27 @@ started for the pods that wait.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import Card, PodRequest
+
+Cards = Mapping[Card, int]
+"""Cards with their number: those of a node that are alike are one."""
 
 _MOST_NAMED: Final = 5
 
 
-def warnings(
-    choices: Sequence[PodRequest], slices: Sequence[Mapping[str, Any]], *, pool: str
-) -> Iterator[str]:
+def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Iterator[str]:
     """Yield what keeps the pod waiting as things are, one line each.
 
     Args:
         choices: The pod's request, in amounts, for each of its models.
-        slices: Of all nodes.
+        every: Of all nodes.
         pool: The GPUPool that the pod's devices come from; "" for any.
     """
-    every = list(pod_request.cards(slices))
-    cards = list(pod_request.cards(slices, pool=pool))
+    cards = {card: count for card, count in every.items() if card.is_in(pool)}
     if not cards:
         pools = ", ".join(sorted({card.pool for card in every})[:_MOST_NAMED])
         yield (
@@ -35,31 +34,35 @@ def warnings(
             else "no node has a GPU of this driver at present, so the pod waits"
         )
         return
-    able: list[Card] = []
+    able: Counter[str] = Counter()
     for wanted in choices:
         (model,) = wanted.models or ("",)
-        found = [card for card in cards if card.is_of(model)]
+        found = {card: count for card, count in cards.items() if card.is_of(model)}
         if not found:
             yield (
                 f"{names.ANNOTATION_GPU_MODEL}: found {model[:40]}, but the cards have "
-                f"{_counted(card.model for card in cards)} at present"
+                f"{_counted(cards)} at present"
             )
-        able += found
-        for annotation, amount, amounts in (
-            (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, [card.most_tflops for card in found]),
-            (names.ANNOTATION_VRAM_REQUEST, wanted.vram, [card.most_vram for card in found]),
+            continue
+        for card, count in found.items():
+            able[card.node] += count
+        for annotation, amount, most in (
+            (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, max(c.most_tflops for c in found)),
+            (names.ANNOTATION_VRAM_REQUEST, wanted.vram, max(c.most_vram for c in found)),
         ):
-            if amount and amounts and not wanted.whole and amount > max(amounts):
-                yield f"{annotation}: found {amount}, but the largest card has {max(amounts)}"
-    most = max(Counter(card.node for card in able).values(), default=0)
-    if able and choices[0].count > most:
+            if amount and not wanted.whole and amount > most:
+                yield f"{annotation}: found {amount}, but the largest card has {most}"
+    if able and choices[0].count > max(able.values()):
         yield (
             f"{names.ANNOTATION_GPU_COUNT}: found {choices[0].count}, but no node has more than "
-            f"{most} such GPUs at present"
+            f"{max(able.values())} such GPUs at present"
         )
 
 
-def _counted(models: Iterable[str]) -> str:
-    """Return names with how many there are of each, the most frequent first."""
-    found = Counter(models).most_common(_MOST_NAMED)
-    return ", ".join(f"{name[:20]} ({count})" for name, count in found)
+def _counted(cards: Cards) -> str:
+    """Return the models with how many there are of each, the most frequent first."""
+    found: Counter[str] = Counter()
+    for card, count in cards.items():
+        found[card.model] += count
+    named = found.most_common(_MOST_NAMED)
+    return ", ".join(f"{name[:20]} ({count})" for name, count in named)

@@ -63,19 +63,25 @@ WITHOUT_EFFECT: Final = {
     "container-gpu-count": "every container gets all GPUs of its pod",
     "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
     "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
-    "gang-": "the scheduler places pods one by one, a queue such as Kueue starts them together",
-    "auto": "amounts stay as they are requested",
+    **dict.fromkeys(
+        (
+            *("autoscale", "autoscale-target", "auto-resources", "auto-replicas"),
+            "auto-scale-target-resource",
+        ),
+        "amounts stay as they are requested",
+    ),
 }
-"""What to know of each; a key is the beginning of a name, so that `auto` is all of `autoscale*`."""
+_GANG: Final = "the scheduler places pods one by one, a queue such as Kueue starts them together"
 OTHERS: Final = frozenset(
     {
         *("is-local-gpu", "sidecar-worker", "embedded-worker", "dedicated-worker"),
         *("workload", "workload-mode", "worker-pod-template", "worker-name", "selected-workload"),
         *("pending-owned-workload", "hourly-pricing"),
-        *("gpu-ids", "container-gpus", "index", "cluster"),
+        *("gpu-ids", "gpu-indices", "container-gpus", "index", "cluster"),
     }
 )
-"""Annotations that Tensor Fusion's own components write and read; they need no warning."""
+"""Annotations that need no warning: Tensor Fusion's own components write and read them, or errors()
+names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,9 +375,8 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
         if annotation == names.ANNOTATION_PREFIX + short:
             if short in OTHERS or short.startswith("pool-"):
                 continue
-            found = [text for start, text in WITHOUT_EFFECT.items() if short.startswith(start)]
-            if found:
-                yield f"{annotation}: has no effect in DRA mode: {found[0]}"
+            if text := _GANG if short.startswith("gang-") else WITHOUT_EFFECT.get(short, ""):
+                yield f"{annotation}: has no effect in DRA mode: {text}"
                 continue
         # The part that an amount is of, without request or limit, is the request.
         close = [name for name in (f"{short}-request",) if name in known]

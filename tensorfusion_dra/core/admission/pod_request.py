@@ -42,6 +42,10 @@ class Card(NamedTuple):
         """Return True if this is its model, short or full; "" is any."""
         return device.shortened(model) in ("", self.model, self.product)
 
+    def is_in(self, pool: str) -> bool:
+        """Return True if this is its GPUPool; "" is any."""
+        return device.shortened(pool) in ("", self.pool)
+
 
 MAX_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
@@ -333,7 +337,7 @@ def alternatives(
         several = ", ".join(wanted.models)
         raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
     where = "" if wanted.expression else pool
-    every = sorted(cards(slices, pool=where))
+    every = sorted(card for card in cards(slices) if card.is_in(where))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
         models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
@@ -393,14 +397,11 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
     return next(iter(found))
 
 
-def cards(slices: Iterable[Mapping[str, Any]], *, pool: str = "") -> Iterator[Card]:
-    """Yield the published devices of a GPUPool; "" for any."""
+def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
+    """Yield the published devices."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
             attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
-            of_card = _text(attributes, names.ATTR_POOL_NAME)
-            if pool and of_card != device.shortened(pool):
-                continue
             own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
             divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in capacity else each for each in own)
             try:
@@ -410,9 +411,8 @@ def cards(slices: Iterable[Mapping[str, Any]], *, pool: str = "") -> Iterator[Ca
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            model, product = (
-                _text(attributes, name) for name in (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME)
-            )
+            named = (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME, names.ATTR_POOL_NAME)
+            model, product, pool = (_text(attributes, name) for name in named)
             yield Card(
                 vram=vram,
                 tflops=tflops,
@@ -420,7 +420,7 @@ def cards(slices: Iterable[Mapping[str, Any]], *, pool: str = "") -> Iterator[Ca
                 most_tflops=most_tflops,
                 model=model,
                 product=product,
-                pool=of_card,
+                pool=pool,
                 node=str(item["spec"].get("nodeName", "")),
             )
 

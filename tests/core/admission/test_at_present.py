@@ -1,5 +1,6 @@
 """Warnings about a request that nothing published at present fulfils."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "10Gi"}
 def said(*slices: Any, pool: str = "", **annotations: str) -> list[str]:
     wanted = pod_request.parse(pod_annotations(**annotations))
     choices = pod_request.alternatives(wanted, slices, pool=pool)
-    return list(at_present.warnings(choices, slices, pool=pool))
+    return list(at_present.warnings(choices, Counter(pod_request.cards(slices)), pool=pool))
 
 
 TWO = slice_of_models(A100, A100, T4)

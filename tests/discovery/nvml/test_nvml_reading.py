@@ -107,7 +107,7 @@ def test_library_without_newer_functions_works(machine: Machine, old_library: Pa
     ("own", "subject", "reason"),
     [
         ({"reserved": str(81920 * MIB)}, uuid(0), "are reserved, expected at least 1 MiB to hand"),
-        ({"mig": "1 1"}, uuid(0), "found MIG on, expected off"),
+        ({"mig": "1 1"}, uuid(0), "MIG mode is on"),
         ({"memory": NOT_SUPPORTED}, uuid(0), "memory: found "),
         ({"memory": "0"}, uuid(0), "memory: found "),
         ({"handle": NO_PERMISSION}, "GPU 0", "handle: found NVML_ERROR_NO_PERMISSION, expected"),
