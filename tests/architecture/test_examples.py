@@ -227,16 +227,23 @@ def rendered(block: Json, name: str) -> Json:
     }
 
 
-def test_llm_d_values_give_a_template_of_our_device_class(client: Client) -> None:
-    old, new = of_llm_d("0.3")["dra"], of_llm_d("0.4")["accelerator"]
+@pytest.mark.parametrize(
+    ("version", "device_class"), [("0.4", names.DEVICE_CLASS), ("share", "gpu-quarter")]
+)
+def test_llm_d_values_give_a_template_of_their_device_class(
+    client: Client, version: str, device_class: str
+) -> None:
+    old, new = of_llm_d("0.3")["dra"], of_llm_d(version)["accelerator"]
     (entry,) = (each for each in old["claimTemplates"] if each["name"] == old["type"])
+    entry = {**entry, "class": device_class}
     blocks = {old["type"]: entry, new["type"]: new["resourceClaimTemplates"][new["type"]]}
 
+    jsonschema.validate(of_llm_d(version), SCHEMAS_OF_LLM_D["0.4"])
     for name, block in blocks.items():
         assert list(name_rules.label("", name)) == []
         stored = client.create(TEMPLATES, rendered(block, name))
         exactly = stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-        assert exactly["deviceClassName"] == names.DEVICE_CLASS
+        assert exactly["deviceClassName"] == device_class
         assert exactly["count"] == 2
 
 
