@@ -263,7 +263,7 @@ class AdmissionRules:
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
             if errors:
                 return Verdict(errors=errors)
-            choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+            several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not (
                 self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
@@ -279,7 +279,8 @@ class AdmissionRules:
             )
             return _refused(where, error)
         # The amounts of several models are only in the claim, not in the pod's annotations.
-        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
+        is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
+        wanted = several[0][0] if is_one else wanted
         changed = pod_admission.admitted(
             pod,
             wanted,
@@ -290,13 +291,24 @@ class AdmissionRules:
             priority=priority,
             names_containers=self.names_containers,
         )
-        warnings = self._warnings(pod, choices, found, namespace=asked.namespace)
-        return Verdict(changed=changed, warnings=[*warnings])
+        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
+        return Verdict(changed=changed, warnings=warnings)
 
     def _warnings(
+        self, pod: Item, several: Sequence[Sequence[PodRequest]], found: PodPool, *, namespace: str
+    ) -> Sequence[str]:
+        """Return what the pod's author should know, of the request and of the cluster at present.
+
+        Args:
+            several: The request of each container with a share of its own, or of the pod.
+        """
+        of_each = (self._warnings_of(pod, each, found, namespace=namespace) for each in several)
+        common = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        return list(dict.fromkeys([*common, *(text for each in of_each for text in each)]))
+
+    def _warnings_of(
         self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
     ) -> Iterator[str]:
-        """Yield what the pod's author should know, of the request and of the cluster at present."""
         wanted = choices[0]
         yield from pod_admission.warnings(
             pod,
@@ -424,9 +436,16 @@ class AdmissionRules:
         if found.document is not None:
             # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
             virtual = gpupool.parse(found.document).oversubscription is not None
-        choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
-        filled = claim_admission.filled(asked.document, choices, pool=found.name, virtual=virtual)
-        warnings = [*self._warnings(pod, choices, found, namespace=asked.namespace)]
+        several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+        if wanted.of_containers:
+            filled = claim_admission.filled_by_container(
+                asked.document, several, pool=found.name, virtual=virtual
+            )
+        else:
+            filled = claim_admission.filled(
+                asked.document, several[0], pool=found.name, virtual=virtual
+            )
+        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
         if warnings and not asked.dry_run:
             self.on_warnings(ref, warnings)
         return Verdict(changed=filled)
@@ -452,6 +471,15 @@ class AdmissionRules:
             if is_by_settings(wanted.pool, pools, published):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
+
+    def _of_containers(
+        self, wanted: PodRequest, pool: str, *, wait_seconds: float
+    ) -> Sequence[Sequence[PodRequest]]:
+        """Return the alternatives of each container with a share of its own, or of the pod."""
+        return [
+            self._alternatives(each, pool, wait_seconds=wait_seconds)
+            for each in wanted.of_containers or (wanted,)
+        ]
 
     def _alternatives(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float

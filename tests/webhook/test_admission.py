@@ -1,5 +1,6 @@
 """Admission of pods and of the claims that are made for them."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -209,15 +210,15 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
 def test_pod_whose_words_cannot_be_said_is_refused() -> None:
     document = pod_document({"gpu-fraction": "2"})
     document["spec"]["containers"] = [
-        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "1"}}} for name in "ab"
+        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "2"}}} for name in "ab"
     ]
 
     found = errors(Cluster().admission.dialect(Dialect.KAI, review_of(document)))
 
     assert found == [
         "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
-        "spec: found amounts for containers a, b, expected one: a pod has one claim, which its "
-        "containers share",
+        "spec: found amounts for containers a, b, expected one GPU for each: a container with a "
+        "share of its own names one request",
     ]
 
 
@@ -715,3 +716,117 @@ def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     assert again.changed == of_pod.changed
     assert requests(of_claim) == {"tflops": "78"}
     assert cluster.slices.reads == 1
+
+
+BY_CONTAINER = {
+    "app": {"tflops-request": "100", "vram-request": "16Gi", "vram-limit": "20Gi"},
+    "log": {"tflops-request": "5", "vram-request": "2Gi"},
+    "setup": "app",
+}
+
+
+def pod_of_containers(shares: object, **annotations: str) -> Json:
+    document = pod_document(
+        pod_annotations(dra_enabled="true", container_shares=json.dumps(shares), **annotations)
+    )
+    document["spec"]["containers"] = [{"name": name} for name in ("app", "log", "other")]
+    document["spec"]["initContainers"] = [{"name": "setup"}]
+    return document
+
+
+def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> None:
+    cluster = Cluster()
+
+    admitted = cluster.admission.pod(review_of(pod_of_containers(BY_CONTAINER, qos="high")))
+
+    assert admitted.changed is not None
+    spec = admitted.changed["spec"]
+    claim = "tensor-fusion-gpu-claim"
+    assert [each["name"] for each in spec["resourceClaims"]] == [claim]
+    assert [
+        each.get("resources", {}).get("claims")
+        for each in (*spec["initContainers"], *spec["containers"])
+    ] == [
+        [{"name": claim, "request": "app"}],
+        [{"name": claim, "request": "app"}],
+        [{"name": claim, "request": "log"}],
+        None,
+    ]
+    annotations = admitted.changed["metadata"]["annotations"]
+    assert annotations["tensor-fusion.ai/inject-container"] == "setup,app,log"
+    assert "tensor-fusion.ai/vram-request" not in annotations
+    assert [text.partition(":")[0] for text in admitted.warnings] == [
+        "tensor-fusion.ai/container-shares"
+    ]
+    again = cluster.admission.pod(review_of(dict(admitted.changed)))
+    assert again.changed == admitted.changed
+
+    filled = cluster.claim_of(admitted)
+
+    assert filled.changed is not None
+    devices = filled.changed["spec"]["devices"]
+    assert {
+        each["name"]: each["exactly"]["capacity"]["requests"] for each in devices["requests"]
+    } == {"app": {"tflops": "100", "vram": "16Gi"}, "log": {"tflops": "5", "vram": "2Gi"}}
+    (config,) = devices["config"]
+    assert config["requests"] == ["app"]
+    assert config["opaque"]["parameters"]["limits"] == {"vram": "20Gi"}
+    assert {
+        key: text
+        for key, text in filled.changed["metadata"]["annotations"].items()
+        if key.startswith("tensor-fusion.ai/")
+    } == {"tensor-fusion.ai/qos": "high", "tensor-fusion.ai/tflops-limit": "0"}
+    for each in devices["requests"]:
+        assert "hami-core" in each["exactly"]["selectors"][-1]["cel"]["expression"]
+
+
+def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
+    cluster, share = Cluster(), {"vram-request": "2Gi", "gpu-model": "A100,H100"}
+    document = pod_of_containers({"app": share, "log": {**share}}, tflops_request="5")
+    made = template_claim(constraints=[{"requests": ["gpu-request"], "matchAttribute": "a/b"}])
+    made["spec"]["devices"] |= {
+        "constraints": [{"requests": ["gpu-request", "nic"], "matchAttribute": "a/b"}],
+        "config": [{"requests": ["gpu-request"], "opaque": {"driver": "a"}}],
+    }
+    other = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    made["spec"]["devices"]["requests"].append(other)
+    cluster.classes.listed = [{"metadata": {"name": "nic"}, "spec": {}}]
+    cluster.pods.stored["uid-train"] = document
+
+    filled = cluster.admission.claim(review_of(made))
+
+    assert filled.changed is not None
+    devices = filled.changed["spec"]["devices"]
+    app, log, nic = devices["requests"]
+    assert [len(each["firstAvailable"]) for each in (app, log)] == [2, 2]
+    assert "hami-core" not in json.dumps(devices)
+    assert nic == other
+    assert devices["constraints"][0]["requests"] == ["app", "log", "nic"]
+    assert devices["config"][0]["requests"] == ["app", "log"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "annotations", "expected"),
+    [
+        ("x", {}, "container-shares]: expected an object of 1 to 32 containers"),
+        ({}, {}, "container-shares]: expected an object of 1 to 32 containers"),
+        ({"app": "log"}, {}, "app: found 'log', expected an object"),
+        ({"app": {"qos": "high"}}, {}, "app.qos: found this field, expected one of tflops-request"),
+        ({"app": {"vram-request": 5}}, {}, "app[vram-request]: found 5, expected a string"),
+        ({"app": {"vram-request": "x"}}, {}, "container-shares].app: "),
+        ({"app": {}}, {}, "container-shares].app: found no amount"),
+        ({"app": BY_CONTAINER["log"]}, {"gpu_count": "2"}, "found it beside several GPUs"),
+        ({"nobody": BY_CONTAINER["log"]}, {}, "found 'nobody', expected one of setup, app"),
+        (
+            {"app": {"vram-request": "2Gi", "vram-limit": "1Gi", "tflops-request": "1"}},
+            {},
+            "found 1Gi, expected at least the request of 2Gi",
+        ),
+    ],
+)
+def test_shares_that_no_container_can_have_are_refused(
+    shares: object, annotations: dict[str, str], expected: str
+) -> None:
+    verdict = Cluster().admission.pod(review_of(pod_of_containers(shares, **annotations)))
+
+    assert expected in "; ".join(errors(verdict))

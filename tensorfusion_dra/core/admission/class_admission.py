@@ -153,15 +153,10 @@ def spelled_out(claim: Item, classes: Classes) -> Item:
             if of_class is None:
                 continue
             each["deviceClassName"] = names.DEVICE_CLASS
-            limits = {"tflops": of_class.tflops_limit, "vram": of_class.vram_limit}
-            parameters = {
-                "apiVersion": share_policy.API_VERSION,
-                "kind": share_policy.KIND,
-                "limits": {key: str(limit) for key, limit in limits.items() if limit},
-            }
-            opaque = {"driver": names.DRIVER, "parameters": parameters}
-            after = upper if of_class.overridable is False else lower
-            after.append({"requests": [name], "opaque": opaque})
+            config = share_policy.as_config(
+                name, tflops=of_class.tflops_limit, vram=of_class.vram_limit
+            )
+            (upper if of_class.overridable is False else lower).append(config)
     if lower or upper:
         devices = result["spec"]["devices"]
         devices["config"] = [*lower, *as_list(devices.get("config")), *upper]

@@ -141,6 +141,22 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     return parameters
 
 
+def as_config(
+    request: str, *, tflops: Quantity | None, vram: Quantity | None
+) -> Mapping[str, object]:
+    """Return the configuration of a claim that sets the limits of one of its requests."""
+    limits = {"tflops": tflops, "vram": vram}
+    parameters = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "limits": {name: str(limit) for name, limit in limits.items() if limit},
+    }
+    return {
+        "requests": [request],
+        "opaque": {"driver": names.DRIVER, "parameters": parameters},
+    }
+
+
 def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
     """Parse the annotations of a share; ignore all other annotations.
 
