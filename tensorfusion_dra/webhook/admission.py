@@ -398,8 +398,8 @@ class AdmissionRules:
                     return Verdict(errors=errors)
         try:
             filled = class_admission.filled(claim, classes, apart, splits=splits)
-        except InputError as error:
-            return _refused("spec.devices.requests", error)
+        except DriverError as error:
+            return _refused("spec.devices.requests", str(error))
         return Verdict(changed=filled) if filled != claim else None
 
     def parameters(self, asked: Review) -> Verdict:

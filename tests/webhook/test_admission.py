@@ -615,6 +615,21 @@ def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
         assert [each["name"] for each in found] == ["gpu-request", "gpu-request-2"]
 
 
+@pytest.mark.parametrize("named", [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}])
+def test_amount_that_no_api_server_sends_is_refused(named: Any) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [
+        share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
+    ]
+    document = of_class()
+    document["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "count": "many",
+        "capacity": {"requests": named},
+    }
+
+    assert errors(cluster.admission.claim(review_of(document)))
+
+
 def test_claim_waits_for_classes_that_are_not_known_yet() -> None:
     cluster = Cluster()
     cluster.classes.error = RetryableError("not listed yet")

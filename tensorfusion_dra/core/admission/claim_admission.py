@@ -135,7 +135,9 @@ def filled_by_container(
         if share.tflops_limit or share.vram_limit:
             limits = {"tflops": share.tflops_limit, "vram": share.vram_limit}
             config = [*config, share_policy.as_config(name, **limits)]
-    devices |= {"requests": [*every[:place], *found, *every[place + 1 :]], "config": config}
+    devices["requests"] = [*every[:place], *found, *every[place + 1 :]]
+    if config:
+        devices["config"] = config
     cards = list(map(name_of, found))
     for field in ("constraints", "config"):
         if field in devices:

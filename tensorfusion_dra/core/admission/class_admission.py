@@ -23,12 +23,13 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number, name_of
 
 Item = Mapping[str, Any]
 Json = dict[str, Any]
@@ -63,7 +64,7 @@ def several(claim: Item, classes: Classes) -> list[str]:
     return [
         name_of(request)
         for request in resource_claims.main_requests(claim)
-        if any(int(each.get("count") or 1) > 1 for _, each, _ in _shares(request, classes))
+        if any(_count(each) > 1 for _, each, _ in _shares(request, classes))
     ]
 
 
@@ -88,13 +89,15 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
         assert isinstance(devices, dict)
         cards = 1
         if splits:
-            exactly = request.get("exactly")
-            if not isinstance(exactly, dict):
+            exactly = as_map(request.get("exactly"))
+            cards = _count(exactly)
+            if not 1 < cards <= MAX_GPUS:
                 raise InputError(
-                    f"request {name}: found alternatives for several GPUs, expected `exactly`: "
-                    f"before Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own"
+                    f"request {name}: found several GPUs, expected `exactly` with a count of at "
+                    f"most {MAX_GPUS}: before Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a "
+                    "request of its own"
                 )
-            cards, exactly["count"] = int(exactly["count"]), 1
+            request["exactly"] = {**exactly, "count": 1}
         claim_admission.keep_apart(devices, request, cards)
     return result
 
@@ -115,6 +118,11 @@ def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
         key: str(each) for key, each in amounts.items() if key.removeprefix("virtual_") not in named
     }
     request["capacity"] = {**as_map(request.get("capacity")), "requests": {**given, **missing}}
+
+
+def _count(request: Item) -> int:
+    found = request.get("count")
+    return found if is_whole_number(found) else 1
 
 
 def _shares(request: Item, classes: Classes) -> Iterator[tuple[str, Json, ShareParameters]]:

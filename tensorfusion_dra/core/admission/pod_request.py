@@ -198,7 +198,7 @@ def _shares(text: str) -> Mapping[str, object]:
         for key in fields.found:
             fields.read(key, _text_of, "")
         if fields.errors:
-            raise ValueError("; ".join(map(str, fields.errors)))
+            raise ValueError(str(fields.errors[0])[:300])
     return found
 
 
@@ -366,7 +366,11 @@ def _by_container(
 ) -> PodRequest:
     """Return the request of a pod whose containers have shares of their own, in one claim."""
     where = path_of(names.ANNOTATION_CONTAINER_SHARES)
-    of_pod = {key: pod_annotations[key] for key in pod_annotations if path_of(key) != where}
+    of_pod = {
+        key: text
+        for key, text in pod_annotations.items()
+        if key != names.ANNOTATION_CONTAINER_SHARES
+    }
     found, of_shares = [], list(errors)
     for name, share in shares.items():
         if isinstance(share, str):
