@@ -798,9 +798,12 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
 def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
     cluster, share = Cluster(), {"vram-request": "2Gi", "gpu-model": "A100,H100"}
     document = pod_of_containers({"app": share, "log": {**share}}, tflops_request="5")
-    made = template_claim(constraints=[{"requests": ["gpu-request"], "matchAttribute": "a/b"}])
+    made, unique = template_claim(), "tensor-fusion.ai.dra-driver/uuid"
     made["spec"]["devices"] |= {
-        "constraints": [{"requests": ["gpu-request", "nic"], "matchAttribute": "a/b"}],
+        "constraints": [
+            {"requests": ["gpu-request"], "distinctAttribute": unique},
+            {"requests": ["gpu-request", "nic"], "matchAttribute": "a/b"},
+        ],
         "config": [{"requests": ["gpu-request"], "opaque": {"driver": "a"}}],
     }
     other = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
@@ -816,7 +819,9 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
     assert [len(each["firstAvailable"]) for each in (app, log)] == [2, 2]
     assert "hami-core" not in json.dumps(devices)
     assert nic == other
-    assert devices["constraints"][0]["requests"] == ["app", "log", "nic"]
+    assert [each["requests"] for each in devices["constraints"]] == [["app", "log", "nic"]], (
+        "two containers may share a card"
+    )
     assert devices["config"][0]["requests"] == ["app", "log"]
 
 

@@ -138,6 +138,10 @@ def filled_by_container(
     devices["requests"] = [*every[:place], *found, *every[place + 1 :]]
     if config:
         devices["config"] = config
+    # Shares of containers may be of one card; the template keeps the cards of a whole pod apart.
+    apart = {"requests": [old], "distinctAttribute": _UNIQUE}
+    if "constraints" in devices:
+        devices["constraints"] = [each for each in devices["constraints"] if each != apart]
     cards = list(map(name_of, found))
     for field in ("constraints", "config"):
         if field in devices:
