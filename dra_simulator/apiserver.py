@@ -49,7 +49,7 @@ class ApiServer:
             gates: Enabled feature gates. Fields of disabled ones are dropped silently.
             resource_versions: Served versions of resource.k8s.io, the preferred one first; v1 and
                 v1beta2 have the same JSON.
-            tensor_fusion: Serve Tensor Fusion's GPUPools and SchedulingConfigTemplates, without
+            tensor_fusion: Serve Tensor Fusion's GPUPools, templates and quotas, without
                 validation.
             history: Number of changes of a resource that a watch can go back.
             check_expression: Returns the error in a CEL selector, or None. The limit on its

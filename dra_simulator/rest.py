@@ -128,6 +128,9 @@ SCHEDULING_CONFIG_TEMPLATES: Final = Resource(
     kind="SchedulingConfigTemplate",
     namespaced=False,
 )
+QUOTAS: Final = Resource(
+    api_version="tensor-fusion.ai/v1", plural="gpuresourcequotas", kind="GPUResourceQuota"
+)
 MUTATING_WEBHOOKS: Final = Resource(
     api_version="admissionregistration.k8s.io/v1",
     plural="mutatingwebhookconfigurations",

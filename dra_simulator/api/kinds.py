@@ -215,6 +215,16 @@ KINDS: Final = (
         subresources=_STATUS,
         has_generation=True,
     ),
+    Kind(
+        group=TENSOR_FUSION_GROUP,
+        plural="gpuresourcequotas",
+        singular="gpuresourcequota",
+        kind="GPUResourceQuota",
+        struct="CustomResource",
+        namespaced=True,
+        subresources=_STATUS,
+        has_generation=True,
+    ),
     *(
         Kind(
             group=ADMISSION_GROUP,

@@ -229,6 +229,8 @@ _WEBHOOKS: Final = Columns(
     (_NAME, Column("Webhooks", "Number of webhooks of the configuration", type="integer"), _AGE),
     lambda found: [_name(found), len(list(elements(found.get("webhooks")))), _age(found)],
 )
+_CUSTOM: Final = Columns((_NAME, _CUSTOM_AGE), lambda found: [_name(found), _age(found)])
+"""Columns of a CustomResourceDefinition that defines none."""
 _COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
     ("", "namespaces"): Columns(
         (_NAME, Column("Status", "Active or Terminating"), _AGE),
@@ -300,10 +302,8 @@ _COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
         ),
         _gpupool_cells,
     ),
-    # Columns of a CustomResourceDefinition that defines none.
-    (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): Columns(
-        (_NAME, _CUSTOM_AGE), lambda found: [_name(found), _age(found)]
-    ),
+    (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): _CUSTOM,
+    (TENSOR_FUSION_GROUP, "gpuresourcequotas"): _CUSTOM,
 }
 
 

@@ -401,5 +401,6 @@ def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
         (ADMISSION_GROUP, VALIDATING): Strategy(setting),
         (TENSOR_FUSION_GROUP, "gpupools"): Strategy(setting, has_status=True),
         (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): Strategy(setting, has_status=True),
+        (TENSOR_FUSION_GROUP, "gpuresourcequotas"): Strategy(setting, has_status=True),
     }
     return lambda kind: table[kind.group, kind.plural]

@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -15,6 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
     at_present,
     claim_admission,
+    class_admission,
     dialects,
     findings,
     pod_admission,
@@ -27,11 +29,12 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
@@ -194,8 +197,11 @@ class AdmissionRules:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
+        classes: DeviceClasses, which may name amounts for claims.
         quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
         priorities: None leaves the priority of pods as it is.
+        keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
+            once. Its argument is the seconds to wait; it raises RetryableError.
         cards_lately: Returns the published cards without waiting; None if they are not known.
         templates_lately: The same for the namespaces that have the claim template.
         on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
@@ -209,10 +215,12 @@ class AdmissionRules:
     templates: Objects
     pods: PodReader
     slices: SliceReader
+    classes: Objects
     scheduler: str
     virtual: bool
     quotas: Objects | None = None
     priorities: PriorityReader | None = None
+    keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
     cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
     on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
@@ -255,7 +263,7 @@ class AdmissionRules:
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
             if errors:
                 return Verdict(errors=errors)
-            choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+            several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not (
                 self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
@@ -271,7 +279,8 @@ class AdmissionRules:
             )
             return _refused(where, error)
         # The amounts of several models are only in the claim, not in the pod's annotations.
-        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
+        is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
+        wanted = several[0][0] if is_one else wanted
         changed = pod_admission.admitted(
             pod,
             wanted,
@@ -282,13 +291,24 @@ class AdmissionRules:
             priority=priority,
             names_containers=self.names_containers,
         )
-        warnings = self._warnings(pod, choices, found, namespace=asked.namespace)
-        return Verdict(changed=changed, warnings=[*warnings])
+        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
+        return Verdict(changed=changed, warnings=warnings)
 
     def _warnings(
+        self, pod: Item, several: Sequence[Sequence[PodRequest]], found: PodPool, *, namespace: str
+    ) -> Sequence[str]:
+        """Return what the pod's author should know, of the request and of the cluster at present.
+
+        Args:
+            several: The request of each container with a share of its own, or of the pod.
+        """
+        of_each = (self._warnings_of(pod, each, found, namespace=namespace) for each in several)
+        common = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        return list(dict.fromkeys([*common, *(text for each in of_each for text in each)]))
+
+    def _warnings_of(
         self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
     ) -> Iterator[str]:
-        """Yield what the pod's author should know, of the request and of the cluster at present."""
         wanted = choices[0]
         yield from pod_admission.warnings(
             pod,
@@ -326,29 +346,61 @@ class AdmissionRules:
         )
 
     def claim(self, asked: Review) -> Verdict:
-        """Fill a new claim from Tensor Fusion's template with its pod's request.
+        """Fill a new claim: from Tensor Fusion's template with its pod's request, then with the
+        amounts of its DeviceClasses.
 
         A pod exists before its claim does. If the pod is missing, it is gone for good and the claim
         is not needed, so the claim is refused. The claim controller treats that like any failure.
         """
-        claim, wait_seconds = asked.document, asked.wait_seconds
-        if not asked.is_creation or not claim_admission.is_labelled(claim):
+        if not asked.is_creation:
             return PASSED
         try:
-            ref = claim_admission.owner(claim, asked.namespace)
+            of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
+            claim = of_pod.changed or asked.document
+            return of_pod if of_pod.errors else self._of_classes(asked, claim) or of_pod
+        except RetryableError as error:
+            return review.unavailable(error)
+
+    def _of_pod(self, asked: Review) -> Verdict:
+        try:
+            ref = claim_admission.owner(asked.document, asked.namespace)
         except InputError as error:
             return _refused("metadata.ownerReferences", error)
         try:
-            pod = self.pods.find(ref, wait_seconds=wait_seconds)
+            pod = self.pods.find(ref, wait_seconds=asked.wait_seconds)
             if pod is None:
                 subject = f"pod {ref} of UID {ref.uid}"
                 text = f"found no {subject}, expected the pod that the claim is for"
                 return _refused("metadata.ownerReferences", text)
             return self._filled(asked, pod, ref)
-        except RetryableError as error:
-            return review.unavailable(error)
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
+
+    def _of_classes(self, asked: Review, claim: Item) -> Verdict | None:
+        """Return a verdict on a claim that its classes change or refuse; None for another one.
+
+        Raises:
+            RetryableError: A class, or what is read for it, is not known at present.
+        """
+        named = {str(each.get("deviceClassName")) for each in resource_claims.requests(claim)}
+        classes, wait_seconds = _parsed(self.classes), asked.wait_seconds
+        if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
+            # A class is seen here a moment after its creation. The claim would take whole cards.
+            text = f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
+            raise RetryableError(text)
+        apart = class_admission.several(claim, classes)
+        splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
+        if splits:
+            with suppress(InputError):  # written by hand: its pods are not known
+                ref = claim_admission.owner(claim, asked.namespace)
+                pod = self.pods.find(ref, wait_seconds=wait_seconds) or {}
+                if errors := [*class_admission.named_by_containers(pod, claim, apart)]:
+                    return Verdict(errors=errors)
+        try:
+            filled = class_admission.filled(claim, classes, apart, splits=splits)
+        except DriverError as error:
+            return _refused("spec.devices.requests", str(error))
+        return Verdict(changed=filled) if filled != claim else None
 
     def parameters(self, asked: Review) -> Verdict:
         """Refuse an object whose opaque parameters for this driver are invalid."""
@@ -384,9 +436,16 @@ class AdmissionRules:
         if found.document is not None:
             # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
             virtual = gpupool.parse(found.document).oversubscription is not None
-        choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
-        filled = claim_admission.filled(asked.document, choices, pool=found.name, virtual=virtual)
-        warnings = [*self._warnings(pod, choices, found, namespace=asked.namespace)]
+        several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+        if wanted.of_containers:
+            filled = claim_admission.filled_by_container(
+                asked.document, several, pool=found.name, virtual=virtual
+            )
+        else:
+            filled = claim_admission.filled(
+                asked.document, several[0], pool=found.name, virtual=virtual
+            )
+        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
         if warnings and not asked.dry_run:
             self.on_warnings(ref, warnings)
         return Verdict(changed=filled)
@@ -412,6 +471,15 @@ class AdmissionRules:
             if is_by_settings(wanted.pool, pools, published):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
+
+    def _of_containers(
+        self, wanted: PodRequest, pool: str, *, wait_seconds: float
+    ) -> Sequence[Sequence[PodRequest]]:
+        """Return the alternatives of each container with a share of its own, or of the pod."""
+        return [
+            self._alternatives(each, pool, wait_seconds=wait_seconds)
+            for each in wanted.of_containers or (wanted,)
+        ]
 
     def _alternatives(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float
@@ -440,17 +508,21 @@ def _items(objects: Objects) -> Sequence[Item]:
         return ()
 
 
+def _parsed(classes: Objects) -> dict[str, ShareParameters | None]:
+    """Return what each DeviceClass says to this driver, without those that no node accepts."""
+    found = {}
+    for each in _items(classes):
+        with suppress(ParameterError):
+            found[_name(each)] = class_admission.of_class(each)
+    return found
+
+
 def _of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
     return [each for each in objects if each["metadata"]["namespace"] == namespace]
 
 
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
-
-
-def _charged(claim: Item) -> Item:
-    """Return the name of a claim, and what it is charged: all that is kept of it."""
-    return {"name": claim["metadata"]["name"], "charged": quota.counted(claim)}
 
 
 class QuotaAdmission:
@@ -467,31 +539,52 @@ class QuotaAdmission:
     """
 
     def __init__(
-        self, quotas: Objects, claims: ClaimReader, pods: PodReader, *, trusts_clients: bool
+        self,
+        quotas: Objects,
+        claims: ClaimReader,
+        pods: PodReader,
+        classes: Objects,
+        *,
+        trusts_clients: bool,
     ) -> None:
         """Args:
         quotas: The GPUResourceQuotas of all namespaces.
+        classes: The DeviceClasses, whose limits count as those of their claims.
         claims, pods: Read once for each claim in a namespace with a quota.
         trusts_clients: True if only the API server can post reviews.
         """
         self._quotas = quotas
         self._claims = claims
         self._pods = pods
+        self._classes = classes
         self._trusts_clients = trusts_clients
         self._lock = Lock()  # guards _admitted
         self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
 
     def claim(self, asked: Review) -> Verdict:
         """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
-        claim, namespace = asked.document, asked.namespace
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
-            quotas = _of_namespace(self._quotas.items(), namespace)
-            if not quotas or not quota.shares(claim):
+            quotas = _of_namespace(self._quotas.items(), asked.namespace)
+            if not quotas:
                 return PASSED
-            wait_seconds = asked.wait_seconds
-            stored = self._claims.of_namespace(namespace, _charged, wait_seconds=wait_seconds)
+            classes = _parsed(self._classes)
+            document, old = (
+                class_admission.spelled_out(each, classes) for each in (asked.document, asked.old)
+            )
+            if not quota.shares(document):
+                return PASSED
+            asked = replace(asked, document={**document}, old={**old} if asked.old else {})
+
+            def charged(claim: Item) -> Item:
+                """Return the name of a claim, and what it is charged: all that is kept of it."""
+                counted = quota.counted(class_admission.spelled_out(claim, classes))
+                return {"name": claim["metadata"]["name"], "charged": counted}
+
+            stored = self._claims.of_namespace(
+                asked.namespace, charged, wait_seconds=asked.wait_seconds
+            )
             is_trusted = self._trusts_clients or self._has_pod(asked)
             errors = self._refusals(asked, quotas, stored, is_trusted=is_trusted)
         except InputError:

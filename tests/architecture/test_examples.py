@@ -227,16 +227,23 @@ def rendered(block: Json, name: str) -> Json:
     }
 
 
-def test_llm_d_values_give_a_template_of_our_device_class(client: Client) -> None:
-    old, new = of_llm_d("0.3")["dra"], of_llm_d("0.4")["accelerator"]
+@pytest.mark.parametrize(
+    ("version", "device_class"), [("0.4", names.DEVICE_CLASS), ("share", "gpu-quarter")]
+)
+def test_llm_d_values_give_a_template_of_their_device_class(
+    client: Client, version: str, device_class: str
+) -> None:
+    old, new = of_llm_d("0.3")["dra"], of_llm_d(version)["accelerator"]
     (entry,) = (each for each in old["claimTemplates"] if each["name"] == old["type"])
+    entry = {**entry, "class": device_class}
     blocks = {old["type"]: entry, new["type"]: new["resourceClaimTemplates"][new["type"]]}
 
+    jsonschema.validate(of_llm_d(version), SCHEMAS_OF_LLM_D["0.4"])
     for name, block in blocks.items():
         assert list(name_rules.label("", name)) == []
         stored = client.create(TEMPLATES, rendered(block, name))
         exactly = stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-        assert exactly["deviceClassName"] == names.DEVICE_CLASS
+        assert exactly["deviceClassName"] == device_class
         assert exactly["count"] == 2
 
 
@@ -443,9 +450,14 @@ def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
 
 def test_claims_are_selected_by_the_templates_label() -> None:
     (template,) = documents(MANIFESTS[0])
-    wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
+    wanted = {names.LABEL_CLAIM_TEMPLATE: "true"}
+    entry, claim = webhooks()["Mutating", "claims"], template_claim()
 
-    assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
+    assert is_sent(entry, claim)
+    for labels in ({names.LABEL_CLAIM_TEMPLATE: "false"}, {}):
+        claim["metadata"]["labels"] = labels
+        assert not is_sent(entry, claim)
+    assert not is_sent(entry, {"metadata": {}, "spec": {}})
     assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
     assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
     assert template_claim()["metadata"]["labels"] == wanted
@@ -487,6 +499,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         ("", "pods"): {"get"},
         ("events.k8s.io", "events"): {"create"},
         (names.RESOURCE_GROUP, "resourceclaimtemplates"): {"list"},
+        (names.RESOURCE_GROUP, "deviceclasses"): {"list", "watch"},
         ("resource.k8s.io", "resourceslices"): {"list"},
         ("resource.k8s.io", "resourceclaims"): {"list"},
         (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},

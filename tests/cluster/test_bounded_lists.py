@@ -117,9 +117,9 @@ def test_claims_of_a_namespace_with_a_quota_take_the_room_of_one(tmp_path: Path)
     asked = {**template_claim(), "spec": claim("new")["spec"]}
     with raw_server.served(served(claim)) as server, bounded(server, tmp_path) as api:
         quotas = ObjectsInMemory(quota_document(tflops="300"))
-        verdict = QuotaAdmission(quotas, Claims(api), Pods(api), trusts_clients=True).claim(
-            review_of(asked)
-        )
+        verdict = QuotaAdmission(
+            quotas, Claims(api), Pods(api), ObjectsInMemory(), trusts_clients=True
+        ).claim(review_of(asked))
 
     (error,) = verdict.errors
     assert "found 10, expected at most 0: 300 of 300 are taken" in str(error)

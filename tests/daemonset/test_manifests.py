@@ -60,6 +60,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "nvidia-limits": {"settings": {"enforcer": "nvidia"}},
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
     "monitoring": {"monitoring": {"enabled": True}},
+    "share-classes": {
+        "shareClasses": {"gpu-quarter": {"requests": {"tflops": "78"}, "selectors": ["true"]}}
+    },
     "webhook": WEBHOOK,
     "options-of-the-chart-alone": {
         "imagePullSecrets": [{"name": "registry"}],

@@ -1,5 +1,6 @@
 """Admission of pods and of the claims that are made for them."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tests.support.admission import (
     SlicesInMemory,
     review_of,
 )
+from tests.support.builders.classes import share_class
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
@@ -30,6 +32,7 @@ from tests.support.hostile_selectors import LISTS
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
+QUARTER = share_class("gpu-quarter", requests={"tflops": "78", "vram": "20Gi"})
 A100, T4 = ("A100", "312"), ("T4", "65")
 
 
@@ -52,6 +55,8 @@ class Cluster:
         self.slices = SlicesInMemory(*slices)
         self.quotas = ObjectsInMemory()
         self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
+        self.classes = ObjectsInMemory(QUARTER)
+        self.splits = False
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
@@ -59,6 +64,8 @@ class Cluster:
             slices=self.slices,
             quotas=self.quotas,
             priorities=self.priorities,
+            classes=self.classes,
+            keeps_cards_apart=lambda _: not self.splits,
             scheduler="default-scheduler",
             virtual=virtual,
             enforces_hard=enforces_hard,
@@ -203,15 +210,15 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
 def test_pod_whose_words_cannot_be_said_is_refused() -> None:
     document = pod_document({"gpu-fraction": "2"})
     document["spec"]["containers"] = [
-        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "1"}}} for name in "ab"
+        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "2"}}} for name in "ab"
     ]
 
     found = errors(Cluster().admission.dialect(Dialect.KAI, review_of(document)))
 
     assert found == [
         "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
-        "spec: found amounts for containers a, b, expected one: a pod has one claim, which its "
-        "containers share",
+        "spec: found amounts for containers a, b, expected one GPU for each: a container with a "
+        "share of its own names one request",
     ]
 
 
@@ -520,6 +527,116 @@ def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() 
     assert Cluster().claim() is PASSED
 
 
+def of_class(name: str = "gpu-quarter", *, labelled: bool = False, count: int = 1) -> Json:
+    """Return a claim of a class that names no amounts, as it is made from a template."""
+    document = template_claim()
+    if not labelled:
+        del document["metadata"]["labels"]
+    document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
+    exactly |= {"deviceClassName": name, "count": count}
+    return document
+
+
+def test_claim_of_a_class_gets_the_amounts_that_the_class_names() -> None:
+    cluster = Cluster()
+
+    assert requests(cluster.admission.claim(review_of(of_class()))) == {
+        "tflops": "78",
+        "vram": "20Gi",
+    }
+    assert cluster.admission.claim(review_of(of_class(), operation="UPDATE")) is PASSED
+
+
+def test_claim_of_a_class_that_a_pod_fills_gets_what_the_pod_leaves_open() -> None:
+    cluster = Cluster()
+    for annotations, expected in (
+        ({"vram_request": "1Gi"}, {"tflops": "78", "vram": "1Gi"}),
+        ({}, {"tflops": "78", "vram": "20Gi"}),
+    ):
+        cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
+        verdict = cluster.admission.claim(review_of(of_class(labelled=True)))
+        assert requests(verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("device_class", "code", "text"),
+    [
+        (None, 503, "found no DeviceClass gpu-quarter with valid parameters"),
+        (
+            share_class("gpu-quarter", requests={"vram": "many"}),
+            503,
+            "found no DeviceClass gpu-quarter with valid parameters",
+        ),
+        (
+            share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False),
+            422,
+            "spec.devices.requests: request gpu-request: found vram: 2Gi, expected 1Gi",
+        ),
+    ],
+)
+def test_claim_that_its_class_cannot_fill_is_refused(
+    device_class: Json | None, code: int, text: str
+) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [device_class] if device_class else []
+    document = of_class()
+    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["capacity"] = {"requests": {"vram": "2Gi"}}
+
+    verdict = cluster.admission.claim(review_of(document))
+
+    assert verdict.code == code
+    assert errors(verdict)[0].removeprefix(": ").startswith(text)
+
+
+@pytest.mark.parametrize("uses", [{"name": "gpu"}, {"name": "gpu", "request": "gpu-request"}, None])
+def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
+    uses: Json | None,
+) -> None:
+    cluster = Cluster()
+    cluster.splits = True
+    document = of_class(count=2)
+    if uses is None:
+        del document["metadata"]["ownerReferences"]
+    else:
+        pod = pod_document({})
+        pod["spec"]["containers"][0]["resources"] = {"claims": [uses]}
+        cluster.pods.stored["uid-train"] = pod
+
+    verdict = cluster.admission.claim(review_of(document))
+
+    if uses and "request" in uses:
+        (error,) = errors(verdict)
+        assert error.startswith("pod spec.containers[0].resources.claims[0].request: found gpu-")
+    else:
+        assert verdict.changed is not None
+        found = verdict.changed["spec"]["devices"]["requests"]
+        assert [each["name"] for each in found] == ["gpu-request", "gpu-request-2"]
+
+
+@pytest.mark.parametrize("named", [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}])
+def test_amount_that_no_api_server_sends_is_refused(named: Any) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [
+        share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
+    ]
+    document = of_class()
+    document["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "count": "many",
+        "capacity": {"requests": named},
+    }
+
+    assert errors(cluster.admission.claim(review_of(document)))
+
+
+def test_claim_waits_for_classes_that_are_not_known_yet() -> None:
+    cluster = Cluster()
+    cluster.classes.error = RetryableError("not listed yet")
+
+    assert cluster.admission.claim(review_of(of_class())).code == 503
+
+
 def test_claim_of_a_missing_pod_is_refused() -> None:
     verdict = Cluster().admission.claim(review_of(template_claim()))
 
@@ -614,3 +731,122 @@ def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     assert again.changed == of_pod.changed
     assert requests(of_claim) == {"tflops": "78"}
     assert cluster.slices.reads == 1
+
+
+BY_CONTAINER = {
+    "app": {"tflops-request": "100", "vram-request": "16Gi", "vram-limit": "20Gi"},
+    "log": {"tflops-request": "5", "vram-request": "2Gi"},
+    "setup": "app",
+}
+
+
+def pod_of_containers(shares: object, **annotations: str) -> Json:
+    document = pod_document(
+        pod_annotations(dra_enabled="true", container_shares=json.dumps(shares), **annotations)
+    )
+    document["spec"]["containers"] = [{"name": name} for name in ("app", "log", "other")]
+    document["spec"]["initContainers"] = [{"name": "setup"}]
+    return document
+
+
+def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> None:
+    cluster = Cluster()
+
+    admitted = cluster.admission.pod(review_of(pod_of_containers(BY_CONTAINER, qos="high")))
+
+    assert admitted.changed is not None
+    spec = admitted.changed["spec"]
+    claim = "tensor-fusion-gpu-claim"
+    assert [each["name"] for each in spec["resourceClaims"]] == [claim]
+    assert [
+        each.get("resources", {}).get("claims")
+        for each in (*spec["initContainers"], *spec["containers"])
+    ] == [
+        [{"name": claim, "request": "app"}],
+        [{"name": claim, "request": "app"}],
+        [{"name": claim, "request": "log"}],
+        None,
+    ]
+    annotations = admitted.changed["metadata"]["annotations"]
+    assert annotations["tensor-fusion.ai/inject-container"] == "setup,app,log"
+    assert "tensor-fusion.ai/vram-request" not in annotations
+    assert [text.partition(":")[0] for text in admitted.warnings] == [
+        "tensor-fusion.ai/container-shares"
+    ]
+    again = cluster.admission.pod(review_of(dict(admitted.changed)))
+    assert again.changed == admitted.changed
+
+    filled = cluster.claim_of(admitted)
+
+    assert filled.changed is not None
+    devices = filled.changed["spec"]["devices"]
+    assert {
+        each["name"]: each["exactly"]["capacity"]["requests"] for each in devices["requests"]
+    } == {"app": {"tflops": "100", "vram": "16Gi"}, "log": {"tflops": "5", "vram": "2Gi"}}
+    (config,) = devices["config"]
+    assert config["requests"] == ["app"]
+    assert config["opaque"]["parameters"]["limits"] == {"vram": "20Gi"}
+    assert {
+        key: text
+        for key, text in filled.changed["metadata"]["annotations"].items()
+        if key.startswith("tensor-fusion.ai/")
+    } == {"tensor-fusion.ai/qos": "high", "tensor-fusion.ai/tflops-limit": "0"}
+    for each in devices["requests"]:
+        assert "hami-core" in each["exactly"]["selectors"][-1]["cel"]["expression"]
+
+
+def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
+    cluster, share = Cluster(), {"vram-request": "2Gi", "gpu-model": "A100,H100"}
+    document = pod_of_containers({"app": share, "log": {**share}}, tflops_request="5")
+    made, unique = template_claim(), "tensor-fusion.ai.dra-driver/uuid"
+    made["spec"]["devices"] |= {
+        "constraints": [
+            {"requests": ["gpu-request"], "distinctAttribute": unique},
+            {"requests": ["gpu-request", "nic"], "matchAttribute": "a/b"},
+        ],
+        "config": [{"requests": ["gpu-request"], "opaque": {"driver": "a"}}],
+    }
+    other = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    made["spec"]["devices"]["requests"].append(other)
+    cluster.classes.listed = [{"metadata": {"name": "nic"}, "spec": {}}]
+    cluster.pods.stored["uid-train"] = document
+
+    filled = cluster.admission.claim(review_of(made))
+
+    assert filled.changed is not None
+    devices = filled.changed["spec"]["devices"]
+    app, log, nic = devices["requests"]
+    assert [len(each["firstAvailable"]) for each in (app, log)] == [2, 2]
+    assert "hami-core" not in json.dumps(devices)
+    assert nic == other
+    assert [each["requests"] for each in devices["constraints"]] == [["app", "log", "nic"]], (
+        "two containers may share a card"
+    )
+    assert devices["config"][0]["requests"] == ["app", "log"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "annotations", "expected"),
+    [
+        ("x", {}, "container-shares]: expected an object of 1 to 32 containers"),
+        ({}, {}, "container-shares]: expected an object of 1 to 32 containers"),
+        ({"app": "log"}, {}, "app: found 'log', expected an object"),
+        ({"app": {"qos": "high"}}, {}, "app.qos: found this field, expected one of tflops-request"),
+        ({"app": {"vram-request": 5}}, {}, "app[vram-request]: found 5, expected a string"),
+        ({"app": {"vram-request": "x"}}, {}, "container-shares].app: "),
+        ({"app": {}}, {}, "container-shares].app: found no amount"),
+        ({"app": BY_CONTAINER["log"]}, {"gpu_count": "2"}, "found it beside several GPUs"),
+        ({"nobody": BY_CONTAINER["log"]}, {}, "found 'nobody', expected one of setup, app"),
+        (
+            {"app": {"vram-request": "2Gi", "vram-limit": "1Gi", "tflops-request": "1"}},
+            {},
+            "found 1Gi, expected at least the request of 2Gi",
+        ),
+    ],
+)
+def test_shares_that_no_container_can_have_are_refused(
+    shares: object, annotations: dict[str, str], expected: str
+) -> None:
+    verdict = Cluster().admission.pod(review_of(pod_of_containers(shares, **annotations)))
+
+    assert expected in "; ".join(errors(verdict))

@@ -16,6 +16,7 @@ from tests.support.admission import (
     PodsInMemory,
     review_of,
 )
+from tests.support.builders.classes import share_class
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 
@@ -36,8 +37,9 @@ class Namespace:
         self.pods = PodsInMemory()
         (owner,) = template_claim()["metadata"]["ownerReferences"]
         self.pods.stored[owner["uid"]] = {"metadata": {"uid": owner["uid"]}}
+        self.classes = ObjectsInMemory()
         self.admission = QuotaAdmission(
-            self.quotas, self.claims, self.pods, trusts_clients=trusts_clients
+            *(self.quotas, self.claims, self.pods, self.classes), trusts_clients=trusts_clients
         )
 
     def admit(self, name: str, **changes: Any) -> Verdict:
@@ -156,3 +158,35 @@ def test_claim_waits_for_what_cannot_be_read_at_present(source: str) -> None:
     verdict = namespace.admit("a")
 
     assert (verdict.code, [str(error) for error in verdict.errors]) == (503, ["no answer"])
+
+
+def of_class(name: str, count: int = 1) -> Json:
+    """A claim of the class `quarter`, as its webhook has filled it."""
+    document = claim(name)
+    document["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "deviceClassName": "quarter",
+        "count": count,
+        "capacity": {"requests": {"tflops": "25"}},
+    }
+    return document
+
+
+def test_claims_of_a_class_count_with_its_amounts_and_limits() -> None:
+    namespace = Namespace(quota_document(tflops="100", limits={"tflops": "120"}))
+    quarter = share_class("quarter", requests={"tflops": "25"}, limits={"tflops": "30"})
+    broken = share_class("broken", requests={"tflops": "none"})
+    namespace.classes.listed = [quarter, broken]
+
+    def admit(document: Json) -> Verdict:
+        return namespace.admission.claim(review_of(document))
+
+    (error, other) = admit(of_class("five", 5)).errors
+    assert "requests.tflops: found 125, expected at most 100" in str(error)
+    assert "limits.tflops: found 150, expected at most 120" in str(other)
+    assert [is_refused(admit(of_class(name))) for name in "abcde"] == [False] * 4 + [True]
+    namespace.claims.stored = [of_class(name) for name in "abcd"]
+    (error, other) = admit(of_class("e")).errors
+    assert "100 of 100 are taken by a (25), b (25), c (25), d (25)" in str(error)
+    assert "120 of 120 are taken by a (30)" in str(other)
+    namespace.classes.listed = []
+    assert admit(of_class("of a class of somebody else")) is PASSED

@@ -53,6 +53,11 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
+{{- define "share-classes" -}}
+{{- /* Names of the DeviceClasses whose claims the webhook fills, as JSON. */ -}}
+{{- concat (keys .Values.shareClasses | sortAlpha) .Values.webhook.classes | uniq | toJson }}
+{{- end }}
+
 {{- define "webhook-client" -}}
 {{- /* How the API server calls the webhook, from a list of the root, the CA or "" if cert-manager fills it in, and the path. */ -}}
 {{- with index . 1 -}}

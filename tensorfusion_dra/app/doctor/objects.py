@@ -8,7 +8,7 @@ from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
@@ -279,19 +279,42 @@ def device_class(context: Context) -> Iterator[Finding]:
             expected=f'device.driver == "{names.DRIVER}"',
             remedy="install the driver's DeviceClass (docs/install.md)",
         )
-    for index, config in enumerate(as_list(spec.get("config"))):
-        opaque = as_map(as_map(config).get("opaque"))
-        if opaque.get("driver") != names.DRIVER:
-            continue
+
+
+def share_classes(context: Context) -> Iterator[Finding]:
+    """Check that the webhook gets the claims of those DeviceClasses that name amounts for them."""
+    sent = [
+        str(as_map(condition).get("expression"))
+        for found in context.cluster.items(CONFIGURATIONS[0])
+        for webhook in as_list(found.get("webhooks"))
+        if name_of(webhook) == f"claims.{_WEBHOOK_DOMAIN}"
+        for condition in as_list(as_map(webhook).get("matchConditions"))
+    ]
+    for each in context.cluster.items(resource_path("deviceclasses")):
+        name = each["metadata"]["name"]
         try:
-            share_policy.parse(opaque.get("parameters"), trusted=True)
+            of_class = class_admission.of_class(each)
         except ParameterError as error:
             yield problem(
-                f"{subject}, config[{index}]",
+                f"DeviceClass {name}",
                 str(error),
                 expected="parameters that the node plugin accepts; until then every claim of the "
                 "class fails",
-                remedy=f"kubectl edit deviceclass {names.DEVICE_CLASS}",
+                remedy=f"kubectl edit deviceclass {name}",
+            )
+            continue
+        if of_class is None or not of_class.requests:
+            continue
+        amounts = ", ".join(f"{key} {amount}" for key, amount in of_class.requests.items())
+        if any(f'"{name}"' in text for text in sent):
+            yield ok(f"DeviceClass {name}", f"claims get {amounts} from the webhook")
+        else:
+            yield problem(
+                f"DeviceClass {name}",
+                "no webhook fills its claims: those that name no amounts take whole cards",
+                expected=f"{amounts} in each of them",
+                remedy="name it in the chart's shareClasses or webhook.classes, with "
+                "webhook.enabled=true",
             )
 
 

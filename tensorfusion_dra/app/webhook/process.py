@@ -16,7 +16,8 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, resource_path
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.objects import (
     Claims,
@@ -27,7 +28,7 @@ from tensorfusion_dra.cluster.objects import (
 from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import class_admission, pod_request
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -82,8 +83,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "gpupool-watch": ObjectCache(api, watch.GPUPOOLS, on_change=_nothing),
         "template-watch": ObjectCache(api, watch.TEMPLATES, on_change=_nothing),
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
+        "class-watch": ObjectCache(api, resource_path("deviceclasses"), on_change=_nothing),
     }
-    pools, templates, quotas = objects.values()
+    pools, templates, quotas, classes = objects.values()
     slices = PublishedSlices(api)
     # Made once for many pods: a large cluster has thousands.
     cards_lately = Lately(
@@ -102,6 +104,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         slices=slices,
         quotas=quotas,
         priorities=PriorityClasses(api),
+        classes=classes,
+        keeps_cards_apart=partial(_keeps_cards_apart, api),
         cards_lately=cards_lately.seen,
         templates_lately=templates_lately.seen,
         on_warnings=pod_events.say,
@@ -115,7 +119,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         Reviews(
             admission,
             QuotaAdmission(
-                quotas, Claims(api), Pods(api), trusts_clients=bool(settings.client_ca_file)
+                *(quotas, Claims(api), Pods(api), classes),
+                trusts_clients=bool(settings.client_ca_file),
             ),
             on_review=metrics.reviewed,
         ).respond,
@@ -164,6 +169,12 @@ def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None
             each.items()
         except InputError:
             continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
+
+
+def _keeps_cards_apart(api: Api, wait_seconds: float) -> bool:
+    """Return True if the scheduler of this release gives each card of a request only once."""
+    minor = ClusterLists(api, wait_seconds=wait_seconds).minor_version
+    return minor is not None and minor >= class_admission.APART_SINCE_MINOR
 
 
 def _nothing() -> None:

@@ -526,6 +526,7 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
         templates=_Listed(observed.pool_templates),
         pods=_Listed([pod]),
         slices=_Listed(ours),
+        classes=_Listed(observed.classes),
         scheduler="default-scheduler",
         virtual=any(
             names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})

@@ -24,12 +24,12 @@ from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.share_policy import ParameterError
+from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -41,6 +41,10 @@ _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _MODEL: Final = f"{names.DRIVER}/{names.ATTR_MODEL}"
 _UNLIMITED: Final = "0"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
+
+_BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
+"""Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
+core/claims/index_limits.py explains."""
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -83,13 +87,84 @@ def filled(
     """
     result = copy.deepcopy(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
+    request = _to_fill(devices)
+    _fill(request, alternatives, pool=pool, virtual=virtual)
+    wanted = alternatives[0]
+    if wanted.count > 1:
+        assert isinstance(devices, dict)
+        cards = keep_apart(devices, request, wanted.count)
+        if len(alternatives) > 1:
+            devices["constraints"].append({"requests": cards, "matchAttribute": _MODEL})
+    return _annotated(result, wanted.share)
+
+
+def filled_by_container(
+    claim: Mapping[str, Any],
+    of_containers: Sequence[Sequence[PodRequest]],
+    *,
+    pool: str,
+    virtual: bool,
+) -> Json:
+    """Return the claim with a request for each container, named after it.
+
+    Limits of its own are in the claim's configuration, where each request can have others.
+
+    Args:
+        of_containers: The request of each container, once for each of its models.
+        pool, virtual: As of filled().
+
+    Raises:
+        InputError: The claim has no request that can be filled, or a name is taken.
+    """
+    result = copy.deepcopy(dict(claim))
+    devices = as_map(as_map(result.get("spec")).get("devices"))
+    template = _to_fill(devices)
+    assert isinstance(devices, dict)
+    every, old = as_list(devices["requests"]), name_of(template)
+    place, config, found = every.index(template), as_list(devices.get("config")), []
+    are_equal = len({(*each[0].amounts().items(), each[0].share) for each in of_containers}) == 1
+    for each in of_containers:
+        name, share = each[0].containers[0], each[0].share
+        if any(name_of(other) == name for other in every if other is not template):
+            raise InputError(f"found another request {name!r}, expected the name to be unused")
+        request = {**copy.deepcopy(template), "name": name}
+        _fill(request, each, pool=pool, virtual=virtual)
+        for _, exactly in () if are_equal else resource_claims.alternatives(request):
+            exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
+        found.append(request)
+        if share.tflops_limit or share.vram_limit:
+            limits = {"tflops": share.tflops_limit, "vram": share.vram_limit}
+            config = [*config, share_policy.as_config(name, **limits)]
+    devices["requests"] = [*every[:place], *found, *every[place + 1 :]]
+    if config:
+        devices["config"] = config
+    # Shares of containers may be of one card; the template keeps the cards of a whole pod apart.
+    apart = {"requests": [old], "distinctAttribute": _UNIQUE}
+    if "constraints" in devices:
+        devices["constraints"] = [each for each in devices["constraints"] if each != apart]
+    cards = list(map(name_of, found))
+    for field in ("constraints", "config"):
+        if field in devices:
+            devices[field] = [_concerning(entry, [old, *cards]) for entry in devices[field]]
+            for entry in devices[field] if old not in cards else ():
+                if old in (entry.get("requests") or ()):
+                    entry["requests"].remove(old)
+    share = of_containers[0][0].share
+    return _annotated(result, ShareParameters(qos=share.qos, isolation=share.isolation))
+
+
+def _to_fill(devices: Mapping[str, Any]) -> Json:
+    """Return the first request of this driver's class, else the first of an administrator's own."""
     every = [each for each in as_list(devices.get("requests")) if isinstance(each, dict)]
     exact = [each for each in every if isinstance(each.get("exactly"), dict)]
-    # The first of this driver's class, else the first of an administrator's own.
     ours = [each for each in exact if each["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
     if not exact:
         raise InputError("found no request with `exactly`, expected one to fill")
-    request = (ours or exact)[0]
+    return (ours or exact)[0]
+
+
+def _fill(request: Json, alternatives: Sequence[PodRequest], *, pool: str, virtual: bool) -> None:
+    """Replace the content of a template's request by that of each alternative."""
     template = request.pop("exactly")
     each = [_exactly(template, one, pool=pool, virtual=virtual) for one in alternatives]
     if len(each) == 1:
@@ -98,34 +173,50 @@ def filled(
         request["firstAvailable"] = [
             {"name": f"choice-{place}", **one} for place, one in enumerate(each, start=1)
         ]
-    wanted = alternatives[0]
-    if wanted.count > 1:
-        assert isinstance(devices, dict)
-        first = str(request.get("name"))
-        cards = [first, *(f"{first}-{card}" for card in range(2, wanted.count + 1))]
-        devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
-        for field in ("constraints", "config"):
-            if field in devices:
-                devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
-        constraints = _keeping_apart(as_list(devices.get("constraints")), cards)
-        if len(each) > 1:
-            constraints.append({"requests": cards, "matchAttribute": _MODEL})
-        devices["constraints"] = constraints
-    limits = {
-        names.ANNOTATION_TFLOPS_LIMIT: wanted.share.tflops_limit,
-        names.ANNOTATION_VRAM_LIMIT: wanted.share.vram_limit,
-        names.ANNOTATION_QOS: wanted.share.qos,
-        names.ANNOTATION_ISOLATION: wanted.share.isolation,
+
+
+def _annotated(claim: Json, share: ShareParameters) -> Json:
+    """Return the claim with what its pod's annotations say of its share.
+
+    With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
+    of 0 is no limit. Its presence shows the node that the pod's annotations are included.
+    """
+    found = {
+        names.ANNOTATION_TFLOPS_LIMIT: share.tflops_limit,
+        names.ANNOTATION_VRAM_LIMIT: share.vram_limit,
+        names.ANNOTATION_QOS: share.qos,
+        names.ANNOTATION_ISOLATION: share.isolation,
     }
-    metadata = result.setdefault("metadata", {})
-    # With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
-    # of 0 is no limit. Its presence shows the node that the pod's annotations are included.
+    metadata = claim.setdefault("metadata", {})
     metadata["annotations"] = {
         names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED,
         **as_map(metadata.get("annotations")),
-        **{name: str(value) for name, value in limits.items() if value is not None},
+        **{name: str(value) for name, value in found.items() if value is not None},
     }
-    return result
+    return claim
+
+
+def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
+    """Make a request for each of several cards, with one constraint; return the requests' names.
+
+    Constraints and configurations of the request apply to all of them.
+
+    Args:
+        devices: The requests, constraints and configurations of a claim, which are changed.
+        request: One of the requests; the others follow it.
+        count: How many requests it becomes.
+
+    Raises:
+        InputError: A name is taken or too long, or the claim would have too many requests.
+    """
+    first = name_of(request)
+    cards = [first, *(f"{first}-{card}" for card in range(2, count + 1))]
+    devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
+    for field in ("constraints", "config"):
+        if field in devices:
+            devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
+    devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
+    return cards
 
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
@@ -324,12 +415,8 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
     """
     chosen = as_list(config.get("requests"))
     for request in map(as_map, as_list(devices.get("requests"))):
-        name = str(request.get("name"))
-        exact = request.get("exactly")
-        alternatives = [(name, as_map(exact))] if exact is not None else []
-        for each in map(as_map, as_list(request.get("firstAvailable"))):
-            alternatives.append((f"{name}/{each.get('name')}", each))
-        for full_name, wanted in alternatives:
+        for full_name, wanted in resource_claims.alternatives(request):
+            name = name_of(request)
             if chosen and not {name, full_name} & set(map(str, chosen)):
                 continue
             amounts = as_map(as_map(wanted.get("capacity")).get("requests"))

@@ -12,8 +12,8 @@ names memory and no compute would get all compute of its cards, since a claim ta
 capacity that it does not name, and nobody else could share them. So its compute follows its memory:
 10 GiB of 40 are 25 % of the compute. The other systems set no limit there, or take turns.
 
-A pod has one claim, so one container may have words. An init container with the same words shares
-the claim, since it has ended before the others start.
+Words for several containers become `container-shares`, a request for each in the pod's one claim.
+An init container with the same words as another one shares with it, as it has ended before.
 
 Nothing is dropped in silence: each word is replaced, kept with a note, or refused.
 """
@@ -29,7 +29,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY, REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -378,26 +378,44 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     for amounts in asked.values():
         if _VRAM in amounts:
             amounts.pop(_VRAM_PERCENT, None)  # as HAMi does
-    amounts, *others = asked.values()
-    if len(together) > 1 or any(other != amounts for other in others):
+    first_amounts, *others = asked.values()
+    enabled = {names.ANNOTATION_DRA_ENABLED: "true"}
+    if len(together) < 2 and all(other == first_amounts for other in others):
+        of_pod = {_COUNT: "1", _INJECT: ",".join(asked), **selecting}
+        result.annotations = enabled | of_pod | _completed(first_amounts, result.notes)
+        return
+    if any(amounts.pop(_COUNT, "1") != "1" for amounts in asked.values()):
         result.error = (
-            f"found amounts for containers {', '.join(asked)}, expected one: a pod has one claim, "
-            "which its containers share"
+            f"found amounts for containers {', '.join(asked)}, expected one GPU for each: a "
+            "container with a share of its own names one request"
         )
         return
+    shares: dict[str, object] = {}
+    for name, amounts in asked.items():
+        like = [each for each in together if asked[each] == amounts] if inits.get(name) else []
+        shares[name] = like[0] if like else _completed(amounts, result.notes)
+    own = {names.ANNOTATION_CONTAINER_SHARES: _compact(shares)}
+    result.annotations = enabled | selecting | own
+
+
+def _compact(shares: Mapping[str, object]) -> str:
+    text = untyped_json.compact_json(shares)
+    return text.replace(f'"{names.ANNOTATION_PREFIX}', '"')
+
+
+def _completed(amounts: Amounts, notes: list[str]) -> Amounts:
+    """Return the amounts of a container with what follows from what it leaves open."""
     if not amounts.keys() & {*_MEMORY, _COMPUTE}:
-        amounts = {**amounts, names.ANNOTATION_DEDICATED_GPU: "true"}
-        result.notes.append("no part of a GPU is named, so the pod gets whole GPUs")
+        found = {**amounts, names.ANNOTATION_DEDICATED_GPU: "true"}
+        note = "no part of a GPU is named, so the pod gets whole GPUs"
     elif _COMPUTE not in amounts:
-        amounts = {**amounts, _COMPUTE: LIKE_MEMORY}
-        result.notes.append("no compute is named, so it gets the same part of compute as of memory")
-    result.annotations = {
-        names.ANNOTATION_DRA_ENABLED: "true",
-        _COUNT: "1",
-        _INJECT: ",".join(asked),
-        **selecting,
-        **amounts,
-    }
+        found = {**amounts, _COMPUTE: LIKE_MEMORY}
+        note = "no compute is named, so it gets the same part of compute as of memory"
+    else:
+        return amounts
+    if note not in notes:
+        notes.append(note)
+    return found
 
 
 def apply(pod: Json, translation: Translation) -> None:

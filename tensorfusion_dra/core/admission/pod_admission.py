@@ -37,6 +37,12 @@ _AMOUNTS: Final = (
     names.ANNOTATION_VRAM_PERCENT_REQUEST,
     names.ANNOTATION_GPU_COUNT,
 )
+OF_CONTAINERS: Final = (
+    f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
+    "hami-core or mps, which keep equal ones only; nvidia and Tensor Fusion's hypervisor keep the "
+    "sum of the pod's containers on a card"
+)
+"""What becomes of the limits of single containers."""
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
 _MOST_COMPARED: Final = 100
@@ -188,9 +194,13 @@ def errors(
             f"{names.ANNOTATION_DRA_ENABLED} to false",
         )
     for annotation, limit, request in (
-        (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
-        (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
-        (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, wanted.percent_limit, wanted.percent),
+        each
+        for one in wanted.of_containers or (wanted,)
+        for each in (
+            (names.ANNOTATION_TFLOPS_LIMIT, one.share.tflops_limit, one.tflops),
+            (names.ANNOTATION_VRAM_LIMIT, one.share.vram_limit, one.vram),
+            (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, one.percent_limit, one.percent),
+        )
     ):
         if limit and request and limit < request:
             text = f"found {limit}, expected at least the request of {request}"
@@ -258,12 +268,16 @@ def admitted(
         names.ANNOTATION_GPU_COUNT: str(wanted.count),
         names.ANNOTATION_GPUPOOL: pool,
         names.ANNOTATION_INJECT_CONTAINER: ",".join(each.name for each in every if each.has_share),
+    }
+    of_pod = {
         names.ANNOTATION_TFLOPS_REQUEST: str(wanted.tflops or ""),
         names.ANNOTATION_VRAM_REQUEST: str(wanted.vram or ""),
         names.ANNOTATION_TFLOPS_LIMIT: str(share.tflops_limit or ""),
         names.ANNOTATION_VRAM_LIMIT: str(share.vram_limit or ""),
     }
     annotations = _made(_made(result, "metadata"), "annotations")
+    if not wanted.of_containers:
+        canonical |= of_pod
     annotations.update({annotation: text for annotation, text in canonical.items() if text})
     spec = _made(result, "spec")
     if scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
@@ -281,7 +295,12 @@ def admitted(
             for kind in _AMOUNTS_OF:
                 _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
         if known.has_share:
-            _add_named(_made(container, "resources"), "claims", claim)
+            used = [
+                {"request": each.containers[0]}
+                for each in wanted.of_containers
+                if known.name in each.containers
+            ]
+            _add_named(_made(container, "resources"), "claims", {**claim, **dict(*used)})
             if names_containers:
                 name = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
                 _add_named(container, "env", name)

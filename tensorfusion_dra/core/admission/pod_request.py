@@ -13,8 +13,8 @@ from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, untyped_json
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -61,6 +61,7 @@ REQUESTING_ANNOTATIONS: Final = (
     names.ANNOTATION_GPU_MODEL,
     names.ANNOTATION_DEDICATED_GPU,
     names.ANNOTATION_CEL_EXPRESSION,
+    names.ANNOTATION_CONTAINER_SHARES,
 )
 """Annotations that request a GPU. A pod without any of them requests none."""
 
@@ -92,6 +93,21 @@ LIKE_MEMORY: Final = "memory"
 card's memory, rounded up to whole percent."""
 _MAX_MODELS: Final = 8
 """Maximum number of alternatives of a request (FirstAvailableDeviceRequestMaxSize)."""
+_OF_CONTAINER: Final = tuple(
+    name.removeprefix(names.ANNOTATION_PREFIX)
+    for name in (
+        names.ANNOTATION_TFLOPS_REQUEST,
+        names.ANNOTATION_VRAM_REQUEST,
+        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+        names.ANNOTATION_VRAM_PERCENT_REQUEST,
+        names.ANNOTATION_TFLOPS_LIMIT,
+        names.ANNOTATION_VRAM_LIMIT,
+        names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+        names.ANNOTATION_DEDICATED_GPU,
+        names.ANNOTATION_GPU_MODEL,
+    )
+)
+"""What the share of a container may say; the rest is of the whole pod."""
 _OF_SHARE: Final = ("tflops_limit", "vram_limit", "isolation", "qos")
 
 
@@ -157,6 +173,35 @@ def _containers(text: str) -> tuple[str, ...]:
     return found
 
 
+def _text_of(found: object) -> str:
+    if isinstance(found, str):
+        return found
+    raise ValueError(f"found {str(found)[:80]}, expected a string")
+
+
+def _shares(text: str) -> Mapping[str, object]:
+    """Return the share of each container, or the container whose share it uses.
+
+    Example: {"app": {"vram-request": "16Gi"}, "log": {"vram-request": "2Gi"}, "setup": "app"}
+    """
+    try:
+        found = untyped_json.parse(text.encode())
+    except ValueError as error:
+        raise ValueError(f"found no JSON: {error}") from error
+    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_GPUS:
+        raise ValueError(f"expected an object of 1 to {MAX_GPUS} containers")
+    for name, share in found.items():
+        if isinstance(share, str) and share in found and not isinstance(found[share], str):
+            continue
+        fields = Fields(share, path=name)
+        fields.refuse_others(_OF_CONTAINER)
+        for key in fields.found:
+            fields.read(key, _text_of, "")
+        if fields.errors:
+            raise ValueError(str(fields.errors[0])[:300])
+    return found
+
+
 # The order of errors. Of a pod's annotations, those that name a share are read by the node as well.
 _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "enabled": (names.ANNOTATION_DRA_ENABLED, _boolean, None),
@@ -180,6 +225,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "vram_limit": (names.ANNOTATION_VRAM_LIMIT, share_policy.limit_or_none, None),
     "isolation": (names.ANNOTATION_ISOLATION, share_policy.isolation, None),
     "qos": (names.ANNOTATION_QOS, share_policy.qos, None),
+    "shares": (names.ANNOTATION_CONTAINER_SHARES, _shares, {}),
     "must_be_enforced": (names.ANNOTATION_REQUIRE_ENFORCEMENT, _boolean, False),
 }
 """Annotation, its parser, and the value without it, by field of the request or of its share."""
@@ -207,6 +253,9 @@ class PodRequest:
         containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
         must_be_enforced: True to get only GPUs of nodes that enforce what the pod limits.
+        of_containers: The request of each container with a share of its own. Its first container is
+            the one that the request is named after; the others share with it. Empty if all
+            containers share.
         errors: What is wrong with the annotations.
     """
 
@@ -226,6 +275,7 @@ class PodRequest:
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
     must_be_enforced: bool = False
+    of_containers: tuple["PodRequest", ...] = ()
     errors: tuple[FieldError, ...] = ()
 
     @property
@@ -282,6 +332,8 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
             except (ValueError, DriverError) as error:
                 text = f"{error}{_hint(annotation, pod_annotations[annotation])}"
                 errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
+    if shares := found.pop("shares"):
+        return _by_container(pod_annotations, shares, errors)
     malformed = {error.path for error in errors}
     if path_of(names.ANNOTATION_DRA_ENABLED) in malformed:
         found["enabled"] = True  # so that its error is reported
@@ -307,6 +359,41 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
         text = f"found no amount, expected {tflops}, {vram} or both"
         errors.append(FieldError(path_of(tflops), Reason.REQUIRED, text))
     return replace(request, errors=tuple(errors))
+
+
+def _by_container(
+    pod_annotations: Mapping[str, str], shares: Mapping[str, Any], errors: Sequence[FieldError]
+) -> PodRequest:
+    """Return the request of a pod whose containers have shares of their own, in one claim."""
+    where = path_of(names.ANNOTATION_CONTAINER_SHARES)
+    of_pod = {
+        key: text
+        for key, text in pod_annotations.items()
+        if key != names.ANNOTATION_CONTAINER_SHARES
+    }
+    found, of_shares = [], list(errors)
+    for name, share in shares.items():
+        if isinstance(share, str):
+            continue
+        own = {names.ANNOTATION_PREFIX + key: text for key, text in share.items()}
+        part = parse({**of_pod, names.ANNOTATION_DRA_ENABLED: "true", **own})
+        users = (name, *(user for user, other in shares.items() if other == name))
+        found.append(replace(part, containers=users, enabled=None))
+        of_shares += [
+            replace(each, path=f"{where}.{name}") if each not in errors else each
+            for each in part.errors
+        ]
+    if found[0].count > 1:
+        text = "found it beside several GPUs, expected one: a container names one request"
+        of_shares.append(FieldError(where, Reason.INVALID, text))
+    is_on = pod_annotations.get(names.ANNOTATION_DRA_ENABLED)
+    return replace(
+        found[0],
+        enabled=None if is_on is None else is_on != "false",
+        containers=tuple(shares),
+        of_containers=tuple(found),
+        errors=tuple(dict.fromkeys(of_shares)),
+    )
 
 
 def alternatives(

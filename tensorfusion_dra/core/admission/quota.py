@@ -216,13 +216,9 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
             yield [(str(result.get("request")), _amounts(result.get("consumedCapacity")), 1)]
     if allocated:
         return
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    for request in map(as_map, as_list(devices.get("requests"))):
-        name, options = request.get("name"), []
-        alternatives = [(str(name), as_map(request.get("exactly")))]
-        for each in map(as_map, as_list(request.get("firstAvailable"))):
-            alternatives.append((f"{name}/{each.get('name')}", each))
-        for full_name, each in alternatives:
+    for request in resource_claims.main_requests(claim):
+        options = []
+        for full_name, each in resource_claims.alternatives(request):
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
                 found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
                 count = found if is_whole_number(found) else 1

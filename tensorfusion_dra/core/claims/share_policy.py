@@ -8,7 +8,8 @@ Each value comes from the first source that sets it:
 3. annotations: those of the claim, or those of its pods if the claim has none for shares;
 4. the node's defaults. A limit has no default: None means the amount that the share consumes.
 
-Only a DeviceClass can turn the limiter off.
+Only a DeviceClass can turn the limiter off, or name amounts for requests that name none, which the
+webhook fills in (core/admission/class_admission.py).
 
 Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS high, and a pod's
 annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
@@ -29,7 +30,7 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, Opaqu
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_errors, quantity
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, boolean
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason, boolean
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
@@ -74,6 +75,7 @@ class ShareParameters:
     Attributes:
         limiter: False runs the container without a limiter.
         overridable: False gives the class's parameters precedence over the claim's.
+        requests: Of a class: what its requests consume of each card, by capacity.
     """
 
     tflops_limit: Quantity | None = None
@@ -82,6 +84,7 @@ class ShareParameters:
     qos: Qos | None = None
     limiter: bool | None = None
     overridable: bool | None = None
+    requests: Mapping[str, Quantity] | None = None
 
     def over(self, lower: "ShareParameters") -> "ShareParameters":
         """Return these parameters, with the lower ones in place of those that are not set."""
@@ -105,13 +108,16 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     top = Fields(found, path=path)
     allowed = ["apiVersion", "kind", "limits", "isolation", "qos"]
     if trusted:
-        allowed += ["limiter", "overridable"]
+        allowed += ["limiter", "overridable", "requests"]
     top.refuse_others(allowed)
     top.expect("apiVersion", API_VERSION)
     top.expect("kind", KIND)
     # An absent object has no limits; null is an error.
     limits = Fields(found.get("limits", {}), path=top.path_of("limits"), errors=top.errors)
     limits.refuse_others(["tflops", "vram"])
+    requests = Fields(found.get("requests", {}), path=top.path_of("requests"), errors=top.errors)
+    requests.refuse_others(sorted(names.CAPACITIES))
+    amounts = {name: requests.read(name, _limit, None) for name in sorted(names.CAPACITIES)}
     parameters = ShareParameters(
         tflops_limit=limits.read("tflops", _limit, None),
         vram_limit=limits.read("vram", _limit, None),
@@ -119,10 +125,36 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
         qos=top.read("qos", qos, None),
         limiter=top.read("limiter", boolean, None) if trusted else None,
         overridable=top.read("overridable", boolean, None) if trusted else None,
+        requests={name: amount for name, amount in amounts.items() if amount} or None,
     )
+    if parameters.requests:
+        if parameters.isolation is Isolation.SHARED:
+            text = "found shared beside requests, expected another one: shared gives whole cards"
+            top.errors.append(FieldError(top.path_of("isolation"), Reason.INVALID, text))
+        for name in ("tflops", "vram"):
+            limit, least = getattr(parameters, f"{name}_limit"), parameters.requests.get(name)
+            if limit and least and limit < least:
+                text = f"found {limit}, expected at least the request of {least}"
+                top.errors.append(FieldError(limits.path_of(name), Reason.INVALID, text))
     if top.errors:
         raise ParameterError(top.errors)
     return parameters
+
+
+def as_config(
+    request: str, *, tflops: Quantity | None, vram: Quantity | None
+) -> Mapping[str, object]:
+    """Return the configuration of a claim that sets the limits of one of its requests."""
+    limits = {"tflops": tflops, "vram": vram}
+    parameters = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "limits": {name: str(limit) for name, limit in limits.items() if limit},
+    }
+    return {
+        "requests": [request],
+        "opaque": {"driver": names.DRIVER, "parameters": parameters},
+    }
 
 
 def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:

@@ -178,6 +178,20 @@ def requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
+def main_requests(claim: Mapping[str, Any]) -> list[Json]:
+    """Return the requests of a claim, each with `exactly` or `firstAvailable`."""
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    return [each for each in as_list(devices.get("requests")) if isinstance(each, dict)]
+
+
+def alternatives(request: Mapping[str, Any]) -> list[tuple[str, Json]]:
+    """Return the name and content of a request, or of each of its alternatives: `name/sub`."""
+    name, exactly = name_of(request), request.get("exactly")
+    found = [(name, exactly)] if isinstance(exactly, dict) else []
+    several = as_list(request.get("firstAvailable"))
+    return found + [(f"{name}/{name_of(each)}", each) for each in several if isinstance(each, dict)]
+
+
 def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the devices that are allocated to a claim; none before its allocation."""
     allocation = as_map(as_map(claim.get("status")).get("allocation"))

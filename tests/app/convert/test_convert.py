@@ -658,9 +658,9 @@ def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
     [
         (
             "kind: Pod\nspec:\n  containers:\n"
-            "  - {name: a, resources: {limits: {nvidia.com/gpu: 1}}}\n"
+            "  - {name: a, resources: {limits: {nvidia.com/gpu: 2}}}\n"
             "  - {name: b, resources: {limits: {nvidia.com/gpu: 1}}}\n",
-            *(2, "found amounts for containers a, b, expected one: a pod has one claim, which "),
+            *(2, "found amounts for containers a, b, expected one GPU for each: a container with "),
         ),
         (
             "spec:\n  template:\n    spec:\n      containers:\n"

@@ -1,6 +1,7 @@
 """Checks of Kubernetes, of objects, rights and the webhook, by answers of an API server."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -336,6 +337,23 @@ CONFIG = [
     {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
     {"opaque": {"driver": DRIVER, "parameters": {**GOOD, "isolation": "hardest"}}},
 ]
+PARTS_OF_CARD = {"requests": {"tflops": "78", "vram": "20Gi"}}
+QUARTER = [{"opaque": {"driver": DRIVER, "parameters": {**GOOD, **PARTS_OF_CARD}}}]
+BAD = (Level.PROBLEM, "DeviceClass a: isolation: found 'hardest'")
+WHOLE = (Level.PROBLEM, "those that name no amounts take whole cards")
+
+
+def configured_class(name: str, config: list[Any]) -> dict[str, Any]:
+    return {"metadata": {"name": name}, **class_with_selectors(SELECTS, config=config)}
+
+
+def sent_by_class(*names: str) -> dict[str, Any]:
+    """The webhook that gets the claims of these classes."""
+    conditions = [{"expression": f"name in {json.dumps(names)}"}]
+    webhook = {"name": "claims.dra.tensor-fusion.ai", "matchConditions": conditions}
+    return {"items": [{"webhooks": [webhook]}]}
+
+
 SUBREQUEST = {"firstAvailable": [{"name": "x", "deviceClassName": "tensor-fusion.ai"}]}
 OF_SUBREQUEST = {
     "metadata": {"namespace": "a", "name": "tensor-fusion-gpu-template"},
@@ -388,10 +406,21 @@ def exclusive() -> list[Any]:
             [(Level.WARNING, "selectors none")],
         ),
         (objects.device_class, {}, [(Level.PROBLEM, "not found")]),
+        (objects.share_classes, {CLASSES: {"items": [configured_class("a", CONFIG)]}}, [BAD]),
+        (objects.share_classes, {CLASSES: {"items": [configured_class("a", CONFIG[:2])]}}, []),
+        (objects.share_classes, {CLASSES: {"items": [configured_class("a", QUARTER)]}}, [WHOLE]),
         (
-            objects.device_class,
-            {CLASS: class_with_selectors(SELECTS, config=CONFIG)},
-            [OK, (Level.PROBLEM, "config[2]: isolation: found 'hardest'")],
+            objects.share_classes,
+            {CLASSES: {"items": [configured_class("a", QUARTER)]}, MUTATING: sent_by_class("b")},
+            [WHOLE],
+        ),
+        (
+            objects.share_classes,
+            {
+                CLASSES: {"items": [configured_class("a", QUARTER)]},
+                MUTATING: sent_by_class("b", "a"),
+            },
+            [(Level.OK, "claims get tflops 78, vram 20Gi")],
         ),
         (
             objects.templates,

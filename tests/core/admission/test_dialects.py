@@ -1,6 +1,7 @@
 """Pods in the words of other systems: what each word becomes, and what follows from all of them."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -293,21 +294,41 @@ def test_words_of_a_pod_become_one_request(
     assert not found.error
 
 
+WHOLE = {"dedicated-gpu": "true"}
+SMALL = {"vram-request": "5Mi", "compute-percent-request": "memory"}
+SIDE = container("side", **nvidia(gpu=1))
+
+
 @pytest.mark.parametrize(
-    "others",
+    ("others", "shares"),
     [
-        {"containers": (container("side", **nvidia(gpu=1)),)},
-        {"inits": (container("side", **nvidia(gpu=1, gpumem=5)),)},
-        {"inits": ({**container("side", **nvidia(gpu=1)), "restartPolicy": "Always"},)},
+        ({"containers": (SIDE,)}, {"main": WHOLE, "side": WHOLE}),
+        (
+            {"inits": (container("side", **nvidia(gpu=1, gpumem=5)),)},
+            {"side": SMALL, "main": WHOLE},
+        ),
+        ({"inits": ({**SIDE, "restartPolicy": "Always"},)}, {"side": WHOLE, "main": WHOLE}),
+        (
+            {"containers": (container("other", **nvidia(gpumem=5)),), "inits": (SIDE,)},
+            {"side": "main", "main": WHOLE, "other": SMALL},
+        ),
     ],
 )
-def test_several_containers_with_amounts_of_their_own_are_refused(others: Json) -> None:
-    document = pod(container(**nvidia(gpu=1)), *others.pop("containers", ()), **others)
+def test_several_containers_get_shares_of_their_own(others: Json, shares: Json) -> None:
+    added = others.get("containers", ())
+    document = pod(container(**nvidia(gpu=1)), *added, inits=others.get("inits", ()))
 
     found = dialects.translate(document, {HAMI})
 
-    assert "main" in found.error
-    assert "side" in found.error
+    assert json.loads(found.annotations.pop("tensor-fusion.ai/container-shares")) == shares
+    assert found.annotations == {"tensor-fusion.ai/dra-enabled": "true"}
+    assert len(found.notes) == len({*found.notes})
+
+
+def test_several_gpus_for_one_of_several_containers_are_refused() -> None:
+    found = dialects.translate(pod(container(**nvidia(gpu=2)), SIDE), {HAMI})
+
+    assert found.error.startswith("found amounts for containers main, side, expected one GPU")
     assert not found.annotations
 
 

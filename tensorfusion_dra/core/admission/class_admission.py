@@ -1,0 +1,171 @@
+"""Amounts, and limits, that a DeviceClass names for claims that name none.
+
+Charts and controllers write a class, a count and selectors into claims, but no amounts. So an
+administrator writes them into a class:
+
+    metadata: {name: gpu-quarter}
+    spec: {config: [{opaque: {driver: ..., parameters: {kind: GpuShare,
+           requests: {tflops: "78", vram: 20Gi}}}}]}
+
+Of a new claim's `exactly: {deviceClassName: gpu-quarter, count: 2}` the webhook then makes
+
+    exactly: {deviceClassName: gpu-quarter, count: 2,
+              capacity: {requests: {tflops: "78", vram: 20Gi}}}
+
+and a constraint that keeps the cards of the request apart. Amounts that the claim names stay; with
+`overridable: false` in the class they are refused. The node reads the class's limits itself
+(docs/adr/0063).
+"""
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ShareParameters
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number, name_of
+
+Item = Mapping[str, Any]
+Json = dict[str, Any]
+Classes = Mapping[str, ShareParameters | None]
+"""What each DeviceClass says to this driver, by the class's name."""
+
+APART_SINCE_MINOR: Final = 36
+"""First release whose scheduler gives each device of one request only once
+(kubernetes/kubernetes#140438)."""
+
+
+def of_class(device_class: Item) -> ShareParameters | None:
+    """Return the parameters of a DeviceClass for this driver; None if it has none.
+
+    Raises:
+        ParameterError: They are malformed.
+    """
+    found = [
+        share_policy.parse(opaque.get("parameters"), trusted=True)
+        for config in as_list(as_map(device_class.get("spec")).get("config"))
+        for opaque in [as_map(as_map(config).get("opaque"))]
+        if opaque.get("driver") == names.DRIVER
+    ]
+    merged = ShareParameters()
+    for each in found:
+        merged = each.over(merged)
+    return merged if found else None
+
+
+def several(claim: Item, classes: Classes) -> list[str]:
+    """Return the requests that ask for several cards of a class with amounts."""
+    return [
+        name_of(request)
+        for request in resource_claims.main_requests(claim)
+        if any(_count(each) > 1 for _, each, _ in _shares(request, classes))
+    ]
+
+
+def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: bool) -> Json:
+    """Return the claim with the amounts of its classes in each request that names none.
+
+    Args:
+        apart: The requests whose cards have to differ.
+        splits: True to make one request for each of their cards, which a scheduler before
+            Kubernetes 1.36 needs.
+
+    Raises:
+        InputError: A request names an amount that its class forbids, or cannot be split.
+    """
+    result = copy.deepcopy(dict(claim))
+    devices = as_map(as_map(result.get("spec")).get("devices"))
+    for request in [*resource_claims.main_requests(result)]:
+        for name, each, of_class in _shares(request, classes):
+            _fill(name, each, of_class)
+        if (name := name_of(request)) not in apart:
+            continue
+        assert isinstance(devices, dict)
+        cards = 1
+        if splits:
+            exactly = as_map(request.get("exactly"))
+            cards = _count(exactly)
+            if not 1 < cards <= MAX_GPUS:
+                raise InputError(
+                    f"request {name}: found several GPUs, expected `exactly` with a count of at "
+                    f"most {MAX_GPUS}: before Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a "
+                    "request of its own"
+                )
+            request["exactly"] = {**exactly, "count": 1}
+        claim_admission.keep_apart(devices, request, cards)
+    return result
+
+
+def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
+    amounts = of_class.requests or {}
+    given = as_map(as_map(request.get("capacity")).get("requests"))
+    own = {key.removeprefix(f"{names.DRIVER}/"): text for key, text in given.items()}
+    for key in sorted(own.keys() & names.CAPACITIES) if of_class.overridable is False else ():
+        if (allowed := amounts.get(key)) != quantity.parse(own[key]):
+            raise InputError(
+                f"request {name}: found {key}: {own[key]}, expected {allowed or 'none'}: "
+                f"DeviceClass {request.get('deviceClassName')} sets the amounts (overridable: "
+                "false)"
+            )
+    named = {key.removeprefix("virtual_") for key in own}
+    missing = {
+        key: str(each) for key, each in amounts.items() if key.removeprefix("virtual_") not in named
+    }
+    request["capacity"] = {**as_map(request.get("capacity")), "requests": {**given, **missing}}
+
+
+def _count(request: Item) -> int:
+    found = request.get("count")
+    return found if is_whole_number(found) else 1
+
+
+def _shares(request: Item, classes: Classes) -> Iterator[tuple[str, Json, ShareParameters]]:
+    """Yield name and content of a request, or of its alternatives, whose class has amounts."""
+    for name, each in resource_claims.alternatives(request):
+        of_class = classes.get(str(each.get("deviceClassName")))
+        if of_class and of_class.requests and not each.get("adminAccess"):
+            yield name, each, of_class
+
+
+def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> Iterator[FieldError]:
+    """Yield the containers of a claim's pod that name one of its requests."""
+    annotations = as_map(as_map(claim.get("metadata")).get("annotations"))
+    entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
+    for path, container in resource_claims.containers_with_paths(pod):
+        uses = as_list(as_map(container.get("resources")).get("claims"))
+        for index, use in enumerate(map(as_map, uses)):
+            if name_of(use) == entry and use.get("request") in requests:
+                text = (
+                    f"found {use['request']}, which asks for several GPUs, expected none: before "
+                    f"Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own, and a "
+                    "container gets all of them only by the claim's name"
+                )
+                where = f"pod {path}.resources.claims[{index}].request"
+                yield FieldError(where, Reason.INVALID, text)
+
+
+def spelled_out(claim: Item, classes: Classes) -> Item:
+    """Return the claim as one of this driver's own class that sets its classes' limits itself."""
+    result = {**claim, "spec": copy.deepcopy(claim.get("spec"))}
+    lower: list[object] = []
+    upper: list[object] = []
+    for request in resource_claims.main_requests(result):
+        for name, each in resource_claims.alternatives(request):
+            of_class = classes.get(str(each.get("deviceClassName")))
+            if of_class is None:
+                continue
+            each["deviceClassName"] = names.DEVICE_CLASS
+            config = share_policy.as_config(
+                name, tflops=of_class.tflops_limit, vram=of_class.vram_limit
+            )
+            (upper if of_class.overridable is False else lower).append(config)
+    if lower or upper:
+        devices = result["spec"]["devices"]
+        devices["config"] = [*lower, *as_list(devices.get("config")), *upper]
+    return result
