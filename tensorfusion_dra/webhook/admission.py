@@ -475,29 +475,25 @@ class AdmissionRules:
     def _of_containers(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float
     ) -> Sequence[Sequence[PodRequest]]:
-        """Return the alternatives of each container with a share of its own, or of the pod."""
-        return [
-            self._alternatives(each, pool, wait_seconds=wait_seconds)
-            for each in wanted.of_containers or (wanted,)
-        ]
+        """Return the alternatives of each container with a share of its own, or of the pod.
 
-    def _alternatives(
-        self, wanted: PodRequest, pool: str, *, wait_seconds: float
-    ) -> tuple[PodRequest, ...]:
-        """Return the pod's request in amounts; slices are read only for requests in percent.
+        They are in amounts. Slices are read only for requests in percent, and selected from once:
+        a selector is the whole pod's.
 
         Raises:
             InputError: The cards that the pod can get differ, or there is none.
             RetryableError: The slices are not known at present.
         """
+        several = wanted.of_containers or (wanted,)
         slices: Sequence[Item] = ()
-        if wanted.has_percentages:
+        if any(each.has_percentages for each in several):
             slices = self.slices.published(wait_seconds=wait_seconds)
             for expression in filter(None, (wanted.expression, wanted.selector)):
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
                 slices = cel_evaluation.selected(slices, dialect.translate(expression))
-        return pod_request.alternatives(wanted, slices, pool=pool)
+        cards = set(pod_request.cards(slices))  # those of a node that are alike are one
+        return [pod_request.alternatives(each, cards, pool=pool) for each in several]
 
 
 def _items(objects: Objects) -> Sequence[Item]:

@@ -1,7 +1,7 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -397,7 +397,7 @@ def _by_container(
 
 
 def alternatives(
-    wanted: PodRequest, slices: Sequence[Mapping[str, Any]], *, pool: str
+    wanted: PodRequest, published: Collection[Card], *, pool: str
 ) -> tuple[PodRequest, ...]:
     """Return a request for each model of the pod, in its order, with amounts for percentages.
 
@@ -412,7 +412,7 @@ def alternatives(
 
     Args:
         wanted: The pod's request.
-        slices: The driver's ResourceSlices, with those devices that the pod's own selector matches.
+        published: The driver's cards, of which the pod's own selector matches these.
         pool: The GPUPool that the pod's devices come from; "" for any.
 
     Raises:
@@ -424,7 +424,7 @@ def alternatives(
         several = ", ".join(wanted.models)
         raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
     where = "" if wanted.expression else pool
-    every = sorted(card for card in cards(slices) if card.is_in(where))
+    every = sorted(card for card in published if card.is_in(where))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
         models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]

@@ -15,7 +15,7 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "10Gi"}
 
 def said(*slices: Any, pool: str = "", **annotations: str) -> list[str]:
     wanted = pod_request.parse(pod_annotations(**annotations))
-    choices = pod_request.alternatives(wanted, slices, pool=pool)
+    choices = pod_request.alternatives(wanted, [*pod_request.cards(slices)], pool=pool)
     return list(at_present.warnings(choices, Counter(pod_request.cards(slices)), pool=pool))
 
 

@@ -188,7 +188,7 @@ def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodReq
 
 def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[PodRequest, ...]:
     wanted = pod_request.parse(pod_annotations(**annotations))
-    return pod_request.alternatives(wanted, slices, pool=pool)
+    return pod_request.alternatives(wanted, [*pod_request.cards(slices)], pool=pool)
 
 
 SMALL = ("A100", "312", "40Gi")
