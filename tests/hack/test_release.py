@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -277,7 +278,7 @@ def checkout(tmp_path: Path) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, script in FAKES.items():
-        text = script.replace("REAL", sys.executable).replace("VERSION", VERSION)
+        text = script.replace("REAL", shlex.quote(sys.executable)).replace("VERSION", VERSION)
         (programs / name).write_text(f"#!/usr/bin/env bash\nset -euo pipefail\n{text}")
         (programs / name).chmod(0o755)
     for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "one"]):
