@@ -34,6 +34,35 @@ pytestmark = pytest.mark.process
 ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfw-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(tensor_fusion=True) as running:
+        yield running
+
+
+@pytest.fixture
+def flags() -> list[str]:
+    """The webhook's flags, which a test may set."""
+    return []
+
+
+@pytest.fixture
+def webhook(server: ApiServer, folder: Path, flags: list[str]) -> Iterator[SimulatedWebhook]:
+    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+    try:
+        assert eventually(running.is_ready)
+        yield running
+    finally:
+        if running.process.exit_code is None:
+            running.process.stop()
+
+
 def client_of(webhook: SimulatedWebhook) -> http.client.HTTPSConnection:
     port = urlsplit(webhook.url).port
     assert port is not None
@@ -118,11 +147,9 @@ def test_memory_stays_within_its_limit_whatever_is_posted(
     limit = quantity.parse(container["resources"]["limits"]["memory"])
     body = review_body(pod_document(ANNOTATIONS, x="?")).replace(b'"?"', value)
 
-    def post(_: int) -> int:
-        return submit(shared, "/mutate-pods", body)[0]
-
     with ThreadPoolExecutor(4) as clients:
-        assert set(clients.map(post, range(8))) == {status}
+        answers = clients.map(lambda _: submit(shared, "/mutate-pods", body), range(8))
+        assert {answer[0] for answer in answers} == {status}
 
     assert memory(shared.process.pid, "VmHWM") < limit
 
@@ -144,34 +171,39 @@ def test_the_webhook_is_ready_once_it_has_read_the_pools(server: ApiServer, fold
     server.faults.add("list", "gpupools", Refuse(500))
     webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
 
-    before = ready(webhook)
+    assert ready(webhook) == 503
     server.faults.clear()
 
-    assert before == 503
     assert eventually(lambda: ready(webhook) == 200)
     webhook.process.stop()
 
 
-def test_the_webhook_is_ready_in_a_cluster_without_gpupools(folder: Path) -> None:
+def test_in_a_cluster_without_gpupools_it_is_ready_and_metrics_may_have_a_port_of_their_own(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
+    port = port_of_no_client()
+    flags = ("--metrics-address", f"{HOST}:{port}")
     with ApiServer() as without_tensor_fusion:
         kubeconfig = without_tensor_fusion.kubeconfig(folder / "kubeconfig")
-        webhook = SimulatedWebhook(folder, kubeconfig)
-
+        webhook = SimulatedWebhook(folder, kubeconfig, flags)
+        request.addfinalizer(webhook.process.stop)
         assert eventually(lambda: ready(webhook) == 200)
-        webhook.process.stop()
+
+    assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
+    with pytest.raises(HTTPError, match="404") as raised:
+        scrape(webhook.health_url)
+    raised.value.close()
 
 
 @pytest.mark.parametrize("flags", [["--drain-seconds", "2"]])
 def test_the_webhook_accepts_requests_while_it_drains(webhook: SimulatedWebhook) -> None:
     webhook.process.terminate()
-    is_unready = eventually(lambda: ready(webhook) == 503)
-    client = client_of(webhook)
-    client.request("POST", "/mutate-pods", review_body(pod_document(ANNOTATIONS)), JSON)
-    answer = client.getresponse()
-    answer.read()
-    client.close()
+    assert eventually(lambda: ready(webhook) == 503)
+    with contextlib.closing(client_of(webhook)) as client:
+        client.request("POST", "/mutate-pods", review_body(pod_document(ANNOTATIONS)), JSON)
+        answer = client.getresponse()
+        answer.read()
 
-    assert is_unready
     assert (answer.status, answer.getheader("Connection")) == (200, "close")
     assert webhook.process.stop() == 0
 
@@ -196,8 +228,7 @@ def test_a_bad_setting_is_a_one_line_error_with_exit_code_2(
 
     ended = forks.run("webhook", *given, *bad)
 
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert text in ended.stderr
 
 
@@ -241,10 +272,10 @@ def test_reviews_are_answered_and_counted_until_the_webhook_stops_in_order(
     rows = documented_metrics.table(documented_metrics.WEBHOOK)
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert webhook.process.stop() == 0
-    lines = webhook.logged()
-    serving = [line for line in lines if line["event"] == "serving"]
-    assert [line["version"] for line in serving] == [version.current()]
-    assert lines[-1]["event"] == "stopped"
+    *_, serving, stopped = (
+        line for line in webhook.logged() if line["event"] in {"serving", "stopped"}
+    )
+    assert (serving["version"], stopped["event"]) == (version.current(), "stopped")
 
 
 def test_every_refusal_has_a_counter(shared: SimulatedWebhook) -> None:
@@ -263,15 +294,3 @@ def test_every_refusal_has_a_counter(shared: SimulatedWebhook) -> None:
     after = scrape(shared.health_url).values("webhook_requests_refused_total", "code")
     assert after == {**before, **{code: before[code] + 1 for code in REFUSED}}
     assert after.keys() == {*REFUSED, "500", "503"}
-
-
-def test_port_of_its_own(server: ApiServer, folder: Path, request: pytest.FixtureRequest) -> None:
-    port = port_of_no_client()
-    flags = ("--metrics-address", f"{HOST}:{port}")
-    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
-    request.addfinalizer(webhook.process.stop)
-
-    assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
-    with pytest.raises(HTTPError, match="404") as raised:
-        scrape(webhook.health_url)
-    raised.value.close()
