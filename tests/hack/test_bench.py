@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, counts, figures, memory, subject, target
+from benchmark import cells, compare, figures, memory, subject, target
 from benchmark.cells import Cell
-from benchmark.counters import DECODED_RECORD, TRANSACTION, Counters
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.recorded import Recorded
 from benchmark.target import Claims, Target, TargetError
@@ -265,26 +264,6 @@ def test_missing_compiler_is_an_error_that_names_it() -> None:
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "found no C compiler cc" in ended.stderr
-
-
-def test_mean_of_equal_counts_is_an_integer_and_of_others_a_ratio() -> None:
-    one = dict.fromkeys(counts.FIGURES, 3.0)
-
-    means = counts.mean([one, {**one, "flushes": 4.0}])
-
-    shown = [repr(means[name]) for name in ("transactions", "cpu_ms", "flushes")]
-    assert shown == ["3", "3.0", "3.5"]
-
-
-def test_counters_are_shared_by_all_that_open_the_trace(tmp_path: Path) -> None:
-    outside, inside = Counters(tmp_path / "trace"), Counters(tmp_path / "trace")
-
-    for step in (TRANSACTION, DECODED_RECORD, DECODED_RECORD):
-        inside.add(step)
-
-    for _ in range(2):  # reading changes nothing
-        work = outside.work()
-        assert (work["transactions"], work["records_decoded"], work["flushes"]) == (1, 2, 0)
 
 
 def line(module: str, importer: str = "", **weights: float) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from tests.support.waiting import PATIENCE_SECONDS
 pytestmark = pytest.mark.process
 
 OUT_OF_MEMORY: Final = 2
-NO_DEVICE: Final = 100
 
 SMALL = Card(
     uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd",
@@ -103,31 +102,6 @@ def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
         other.send_signal(signal.SIGKILL)
 
     assert results(tenants.run("alloc", "0", "2048")) == [0]
-
-
-def test_pci_order_and_visible_devices_are_those_of_cuda(tenants: Tenants) -> None:
-    def cards(**env: str) -> list[str]:
-        (count,) = tenants.run("count", **env)
-        words = [word for i in range(count["count"]) for word in ("device", str(i))]
-        return [each["bus"] for each in tenants.run(*words, **env)]
-
-    small, large = SMALL.pci_bus_id, LARGE.pci_bus_id
-    in_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert cards() == [large, small]
-    assert cards(**in_order) == [small, large]
-    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1,0") == [large, small]
-    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1") == [large]
-
-
-def test_only_cards_with_a_device_node_are_visible(tenants: Tenants, tmp_path: Path) -> None:
-    dev = {libraries.DEV_VARIABLE: str(tmp_path)}
-    assert results(tenants.run("count", **dev)) == [NO_DEVICE]
-    (tmp_path / "nvidia1").touch()
-
-    counted, shown, total = tenants.run("count", "device", "0", "nvml", "0", **dev)
-
-    found = (counted["count"], shown["bus"], total["total_mib"])
-    assert found == (1, LARGE.pci_bus_id, LARGE.mib)
 
 
 def test_a_kernel_takes_its_time_on_the_card(tenants: Tenants) -> None:
