@@ -5,10 +5,11 @@ import runpy
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dra_simulator.rest import NODES, Json
+from dra_simulator.rest import NODES
 from tensorfusion_dra.app.shared.providers import OWN_NAMES
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
@@ -162,7 +163,7 @@ def test_installed_packages_are_shown_by_inspect(folder: Path) -> None:
         assert [f"fan-{kind}", kind, f"fan-{kind} 0.1.0", "ok"] in found
 
 
-def published(cluster: SimulatedCluster, field: str) -> list[Json]:
+def published(cluster: SimulatedCluster, field: str) -> list[Any]:
     """Return a field of each published device."""
     return [device.get(field) for item in cluster.slices() for device in item["spec"]["devices"]]
 

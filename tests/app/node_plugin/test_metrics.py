@@ -90,9 +90,9 @@ def test_operations_slices_and_requests_of_a_real_process_are_counted(node: Node
     assert found.values("slice_writes_total", "reason")["start"] == slice_writes(node.cluster) == 1
     created = {"verb": "create", "resource": "resourceslices", "code": "201"}
     assert found.value("api_requests_total", **created) == 1
-    for kind, count in (("prepare", 3), ("unprepare", 1)):
-        results = found.values(f"{kind}_duration_seconds_count", "result")
-        assert {name: number for name, number in results.items() if number} == {"success": count}
+    for name, count in (("prepare", 3), ("unprepare", 1)):
+        results = found.values(f"{name}_duration_seconds_count", "result")
+        assert {key: number for key, number in results.items() if number} == {"success": count}
     stages = found.values("prepare_stage_duration_seconds_count", "stage")
     assert stages["read"] == stages["admit"] == stages["flush"] == 3
     assert stages["register"] == stages["withdraw"] == 0

@@ -37,6 +37,10 @@ def cluster() -> Iterator[SimulatedCluster]:
         yield running
 
 
+def wait_logged(cluster: SimulatedCluster, event: str) -> None:
+    cluster.until(event, lambda: bool(log_lines(cluster, event)))
+
+
 def run_and_stop(cluster: SimulatedCluster) -> tuple[Path, Path]:
     """Run the pod a, and stop the node plugin; return the paths of its CDI spec and record."""
     start(cluster)
@@ -105,7 +109,7 @@ def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
     cluster.client.delete(PODS, "a", NAMESPACE, grace_seconds=0)
     cluster.until("freed", lambda: not cluster.claims() and not cluster.spec_files())
 
-    cluster.until("logged", lambda: bool(log_lines(cluster, "claim_released")))
+    wait_logged(cluster, "claim_released")
     (line,) = log_lines(cluster, "claim_released")
     assert "found none at the API server" in line["error"]
 
@@ -156,7 +160,7 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     register(cluster)
     for event in ("publish_forbidden", "watch_forbidden", "registered"):
-        cluster.until(event, lambda event=event: bool(log_lines(cluster, event)))
+        wait_logged(cluster, event)
     cluster.server.requests.reset()
 
     with as_the_kubelet(cluster) as kubelet:
@@ -172,8 +176,8 @@ def test_a_refused_registration_is_logged_and_retried(cluster: SimulatedCluster)
     plugins.register(names.DRIVER, endpoint, ["v1.DRAPlugin"])  # its earlier instance
 
     cluster.start_plugin()
-    cluster.until("logged", lambda: bool(log_lines(cluster, "registration_refused")))
+    wait_logged(cluster, "registration_refused")
     plugins.deregister(names.DRIVER, endpoint)
 
-    cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+    wait_logged(cluster, "registered")
     assert "already registered" in log_lines(cluster, "registration_refused")[0]["error"]

@@ -139,7 +139,7 @@ def test_a_page_learns_the_facts_of_its_request() -> None:
 
 
 def test_a_failing_page_answers_500_with_a_log_line_an_unknown_one_404_and_probes_go_on() -> None:
-    pages: dict[str, Page] = {"/bad": lambda _: Response(body=b"a"[2]), "/echo": echo}
+    pages: dict[str, Page] = {"/bad": lambda _: Response(body=[b""][1]), "/echo": echo}
     with serving(pages=pages) as endpoint, capture_logs() as logged:
         assert get(endpoint.port, "/bad") == (500, "IndexError, see the log")
         assert [get(endpoint.port, path)[0] for path in ("/healthz", "/echo")] == [200, 200]

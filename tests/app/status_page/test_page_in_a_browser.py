@@ -51,8 +51,11 @@ def open_page(browser: Browser) -> Iterator[Open]:
         def opened(
             shown: NodeView | ServedNode, size: tuple[int, int] = DESKTOP, **options: Any
         ) -> tuple[Page, ServedNode]:
-            node = shown if isinstance(shown, ServedNode) else None
-            node = node or stack.enter_context(serving.served(shown))
+            node = (
+                shown
+                if isinstance(shown, ServedNode)
+                else stack.enter_context(serving.served(shown))
+            )
             width, height = size
             context = browser.new_context(
                 viewport={"width": width, "height": height},
