@@ -72,8 +72,8 @@ class Settings:
     )
     pool_source: str = setting(
         "settings",
-        "Where the pool is described: settings, object (the GPUPool gpupool), node-labels (the "
-        "GPUPool that selects this node).",
+        "Source of the pool: settings, object (gpupool names it), node-labels (it selects this "
+        "node).",
         choices=POOL_SOURCES,
     )
     gpupool: str = setting("default", "GPUPool of this node.", form=_SUBDOMAIN)
@@ -162,7 +162,7 @@ class Settings:
     )
     health_xid_clear_seconds: float = setting(
         0.0,
-        "Time until an XID counts as cleared if the NVIDIA driver does not say so; 0 for never.",
+        "Time until an XID clears by itself where NVML cannot tell; 0 for never.",
         span=(0, 31_536_000),
     )
     health_ignored_xids: str = setting(
