@@ -171,14 +171,6 @@ def test_documented_alerts_are_those_of_the_rules() -> None:
     ]
 
 
-def test_documented_recording_rules_are_those_of_the_rules() -> None:
-    rows = markdown.table(PAGE, "recorded")
-
-    documented = [name for row in rows for name in markdown.codes(row[0])]
-
-    assert documented == [rule.record for rule in RECORDS]
-
-
 def test_documented_queries_name_only_what_exists() -> None:
     blocks = markdown.blocks(PAGE, "promql")
     queries = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
