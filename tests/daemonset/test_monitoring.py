@@ -77,11 +77,11 @@ def all_rules() -> list[Rule]:
 def own_series() -> dict[str, Labels]:
     """Return the driver's series with their labels, as docs/monitoring.md lists them.
 
-    The table is compared with the real answers of node plugin and webhook.
+    The list is compared with the real answers of node plugin and webhook.
     """
     found: dict[str, Labels] = {}
     for process in (documented_metrics.NODE_PLUGIN, documented_metrics.WEBHOOK):
-        for name, row in documented_metrics.table(process).items():
+        for name, row in documented_metrics.listed(process).items():
             suffixes = _OF_HISTOGRAM if row.kind == "histogram" else _OF_SINGLE_SERIES
             for suffix, labels in suffixes.items():
                 found[f"{name}{suffix}"] = TARGET | row.labels | labels

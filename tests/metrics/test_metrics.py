@@ -377,7 +377,7 @@ def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -
 
 
 def test_node_plugin_answers_what_is_documented() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
+    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
 
     found = scrape(FULL)
 
@@ -387,7 +387,7 @@ def test_node_plugin_answers_what_is_documented() -> None:
 
 
 def test_every_name_has_the_prefix_and_a_meaning() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
+    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
 
     # Those of the process have the names that every Prometheus client gives them.
     own = ("tensorfusion_dra_", "process_")
@@ -440,7 +440,7 @@ def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -
 
 
 def test_webhook_answers_what_is_documented() -> None:
-    rows = documented_metrics.table(documented_metrics.WEBHOOK)
+    rows = documented_metrics.listed(documented_metrics.WEBHOOK)
 
     found = scrape_webhook(webhook_metrics())
 
