@@ -30,7 +30,7 @@ from tensorfusion_dra.core.observed import (
 )
 from tensorfusion_dra.metrics import NODE_PLUGIN, WEBHOOK, NodeMetrics, WebhookMetrics
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text
-from tests.support import documented_metrics
+from tests.support import documented_metrics, markdown
 from tests.support.builders.node_views import (
     NOW,
     amounts,
@@ -385,16 +385,11 @@ def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -
     assert parsed.value("cards_known") == 1
 
 
-def words(heading: str) -> set[str]:
-    """Return the first column of the tables in a section."""
-    start = documented_metrics.PAGE.index(f"\n## {heading}\n")
-    end = documented_metrics.PAGE.find("\n## ", start + 1)
-    section = documented_metrics.PAGE[start : None if end < 0 else end]
-    return set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE))
-
-
 def check_documented(found: Scraped, process: str) -> None:
-    rows = documented_metrics.table(process)
+    rows = documented_metrics.listed(process)
+    # Those of the process have the names that every Prometheus client gives them.
+    assert [name for name in rows if not name.startswith(("tensorfusion_dra_", "process_"))] == []
+    assert [each.name for each in found.families if not each.documentation] == []
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert found.label_names() == {name: row.labels for name, row in rows.items()}
 
@@ -407,11 +402,15 @@ def test_node_plugin_answers_what_is_documented() -> None:
 
 
 def test_every_value_of_the_labels_is_explained() -> None:
-    health = documented_metrics.PAGE[documented_metrics.PAGE.index("## Health of a card") :]
+    values = {
+        label: set(markdown.codes(cell))
+        for label, cell in markdown.table(documented_metrics.PAGE, "labels")
+    }
 
-    assert words("Reasons of slice writes") == set(WriteReason)
-    for kind in ProblemKind:
-        assert f"`{kind.name.lower()}`" in health
+    assert values["share"] == documented_metrics.OF_SHARE
+    assert values["`state` of a card"] == {"healthy", *(each.name.lower() for each in ProblemKind)}
+    assert values["`reason` of slice writes"] == set(WriteReason)
+    assert values["`outcome`"] == set(Outcome)
 
 
 @pytest.mark.parametrize("known", [NODE_PLUGIN, WEBHOOK])

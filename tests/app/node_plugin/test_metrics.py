@@ -72,7 +72,7 @@ def test_operations_slices_and_requests_of_a_real_process_are_counted(node: Node
 
     found = node.scrape()
 
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
+    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert found.value("build_info", version=version.current()) == 1
     assert found.value("node_info", node="node-01", pool="default/node-01") == 1

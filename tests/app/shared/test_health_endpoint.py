@@ -125,6 +125,10 @@ def echo(request: Request) -> Response:
     )
 
 
+def failing(_request: Request) -> Response:
+    raise KeyError("secret of the page")
+
+
 def test_a_page_learns_the_facts_of_its_request() -> None:
     headers = {"Accept": "text/html", "Host": "node.example:8080"}
     with serving(pages={"/echo": echo}) as endpoint:
@@ -139,9 +143,8 @@ def test_a_page_learns_the_facts_of_its_request() -> None:
 
 
 def test_a_failing_page_answers_500_with_a_log_line_an_unknown_one_404_and_probes_go_on() -> None:
-    pages: dict[str, Page] = {"/bad": lambda _: Response(body=[b""][1]), "/echo": echo}
-    with serving(pages=pages) as endpoint, capture_logs() as logged:
-        assert get(endpoint.port, "/bad") == (500, "IndexError, see the log")
+    with serving(pages={"/bad": failing, "/echo": echo}) as endpoint, capture_logs() as logged:
+        assert get(endpoint.port, "/bad") == (500, "KeyError, see the log")
         assert [get(endpoint.port, path)[0] for path in ("/healthz", "/echo")] == [200, 200]
         assert get(endpoint.port, "/x") == (404, "expected one of /healthz, /bad, /echo")
 
