@@ -151,4 +151,5 @@ def test_processes_collect_garbage_once_they_serve(
 
     for verb in ("node-plugin", "webhook"):
         is_collecting, frozen = json.loads((tmp_path / f"{verb}.report").read_text())
-        assert (is_collecting, frozen > 1000) == (True, True)
+        assert is_collecting
+        assert frozen > 1000

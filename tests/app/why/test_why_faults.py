@@ -110,7 +110,8 @@ def test_silent_webhook(
     assert waiting["answer"].endswith("Otherwise it fits now on node-01.")
     assert f"It got no GPU: webhook: {fault}" in bound["answer"]
     assert (code, bound_code, bound["state"]) == (1, 1, "bound")
-    assert [each["helps"][0].partition(cure)[0] for each in (waiting, bound)] == ["", ""]
+    for found in (waiting, bound):
+        assert found["helps"][0].startswith(cure)
 
 
 def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys: Capture) -> None:
@@ -289,7 +290,8 @@ def test_file_of_a_pod_in_the_words_of_another_system(
         pod["spec"]["containers"] = [in_words_of_hami(cores)]
         file.write_text(json.dumps(pod))
         ended, found = cluster.why(capsys, "-f", str(file))
-        assert (ended, answer in found["answer"]) == (code, True)
+        assert ended == code
+        assert answer in found["answer"]
 
 
 @pytest.mark.parametrize(
