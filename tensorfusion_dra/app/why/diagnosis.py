@@ -20,9 +20,8 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.scheduling import allocation, placement
@@ -33,7 +32,6 @@ Document = Mapping[str, Any]
 
 _SCHEDULER: Final = "default-scheduler"
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
-_SHOWN_POOLS: Final = 5
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -222,7 +220,6 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)
         every += [each for each in published if each.level is not Level.OK]
-    every += pools(observed.pool_status)
     helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
@@ -709,28 +706,6 @@ def unknown_resources(
             remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
             "deviceClass.extendedResourceName), or correct resources.limits",
         )
-
-
-def pools(status: Sequence[Document]) -> Iterator[Finding]:
-    """Yield what is free in the pools that have the most free memory, as KEP-5677 counts it."""
-    for pool in sorted(status, key=_free_memory, reverse=True)[:_SHOWN_POOLS]:
-        free = [
-            f"{each.get('name')} {each.get('available')} of {each.get('total')}"
-            for each in map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
-        ]
-        # Kubernetes counts the capacity of tainted cards as available.
-        amounts = f"; free, on these as well: {', '.join(free)}" if free else ""
-        yield note(
-            f"pool {pool['poolName']}",
-            f"{pool.get('totalDevices')} GPUs, {pool.get('allocatedDevices')} with claims, "
-            f"{pool.get('unavailableDevices')} unavailable{amounts}",
-        )
-
-
-def _free_memory(pool: Document) -> Quantity:
-    capacity = map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
-    free = (each.get("available") for each in capacity if each.get("name") == names.CAPACITY_VRAM)
-    return quantity.parse(next(free, "0"))
 
 
 def _unenforced(claim: Document, node: str) -> Iterator[Finding]:

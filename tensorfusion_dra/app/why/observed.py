@@ -9,7 +9,6 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -37,8 +36,6 @@ class Observed:
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
         labels_of: Reads the labels of a pod's namespace; None without the right.
-        pool_status: What kube-controller-manager counts in the pools of this driver; read only
-            without the permission to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
         unreadable: What could not be read for want of a right.
     """
@@ -55,7 +52,6 @@ class Observed:
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     labels_of: Callable[[Document], Document | None] = lambda _: None
-    pool_status: Sequence[Document] = ()
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
 
@@ -97,7 +93,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         events_of=lambda pod: events(lists, pod),
         labels_of=lambda pod: _labels(lists, str(pod["metadata"]["namespace"])),
-        pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
     )
