@@ -48,9 +48,14 @@ class ClusterLists:
         return self.items(resource_path("resourceclaims"))
 
     @cached_property
+    def version(self) -> str:
+        """The API server's version, such as v1.36.2; "" if it does not say."""
+        return str((self.find("/version") or {}).get("gitVersion", ""))
+
+    @property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return minor_version(self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""

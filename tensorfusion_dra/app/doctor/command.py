@@ -15,7 +15,6 @@ from tensorfusion_dra.app.doctor import (
     kubernetes,
     node,
     objects,
-    runtime,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import (
@@ -42,7 +41,7 @@ CHECKS: Final = (
     Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
-    Check(theme="container runtime", run=runtime.cdi, needs_api=True),
+    Check(theme="container runtime", run=kubernetes.cdi, needs_api=True),
     Check(theme="folders", run=node.folders, places=_NODE),
     Check(theme="sockets", run=node.serving, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),

@@ -55,27 +55,22 @@ class Use:
     missing_remedy: str = ""
 
 
-_REGISTRY: Final = Use(what="registration folder", missing_remedy=_ELSEWHERE)
-_DATA: Final = Use(what="data folder", may_be_made=True)
-_CDI: Final = Use(what="CDI folder", may_be_made=True)
-_HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True)
 _TENANTS: Final = Use(what="folder that containers write to", may_be_made=True, of_containers=True)
-_DEVICES: Final = Use(
-    what="device folder", written=False, missing_remedy="mount the host's /dev and set --dev-dir"
-)
 
 
 def folders(context: Context) -> Iterator[Finding]:
     """Check that each folder exists, is the host's own, and suits its use."""
     settings = context.settings
     uses = [
-        (settings.registry_folder, _REGISTRY),
-        (settings.data_folder, _DATA),
-        (Path(settings.cdi_dir), _CDI),
-        (Path(settings.tensor_fusion_root), _HYPERVISOR),
+        (settings.registry_folder, Use(what="registration folder", missing_remedy=_ELSEWHERE)),
+        (settings.data_folder, Use(what="data folder", may_be_made=True)),
+        (Path(settings.cdi_dir), Use(what="CDI folder", may_be_made=True)),
+        (Path(settings.tensor_fusion_root), Use(what="hypervisor's folder", may_be_made=True)),
     ]
     if not settings.simulated_gpus:
-        uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
+        remedy = "mount the host's /dev and set --dev-dir"
+        use = Use(what="device folder", written=False, missing_remedy=remedy)
+        uses.append((node_parts.device_nodes(settings).folder(), use))
         for enforcer in node_parts.candidates(settings).values():
             if folder := enforcer.tenants_folder:
                 uses.append((Path(folder).resolve(), _TENANTS))
@@ -224,21 +219,13 @@ def registrations(found: Mapping[str, bool | None]) -> Iterator[Finding]:
     Args:
         found: By path, whether a process serves it; None if this process may not connect to it.
     """
-    live = [path for path, is_live in found.items() if is_live]
-    if not live:
+    if not any(found.values()):
         yield problem(
             "registration socket",
             f"{len(found)} of this driver, none of them served",
             expected=f"one that is served: {names.DRIVER}-reg.sock",
             remedy="start the node plugin on this node; if it runs, its log gives the reason why "
-            "it "
-            "does not serve",
-        )
-    elif len(live) > 1:
-        yield note(
-            "registration socket",
-            f"{len(live)} served: {', '.join(live)}",
-            expected="one, or two during a rolling update",
+            "it does not serve",
         )
     for path, is_live in found.items():
         subject = f"socket {path}"
