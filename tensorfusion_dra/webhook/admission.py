@@ -333,9 +333,7 @@ class AdmissionRules:
             return PASSED
         pod = copy.deepcopy(asked.document)
         translated = dialects.translate(pod, {dialect})
-        refused = [(each.path, each.text) for each in translated.matches if each.is_refused]
-        refused += [("spec", translated.error)] if translated.error else []
-        if refused:
+        if refused := translated.refusals:
             return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
         if not translated.annotations:
             return PASSED

@@ -219,8 +219,8 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
         yield warning(
             "requests for several GPUs",
             f"{printable.first(found)}: one request has a count above 1, and the scheduler of "
-            f"Kubernetes {cluster.version} may allocate the same GPU to it several times, despite a "
-            "distinctAttribute",
+            f"Kubernetes {cluster.version} may allocate the same GPU to it several times, despite "
+            "a distinctAttribute",
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "

@@ -31,7 +31,6 @@ from tensorfusion_dra.webhook.admission import AdmissionRules
 Document = Mapping[str, Any]
 
 _SCHEDULER: Final = "default-scheduler"
-_AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -142,9 +141,9 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 def exit_code(found: Diagnosis) -> int:
     """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
-    has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
-    is_bad = found.state is PodState.BOUND and has_problem
-    return 1 if found.state in (PodState.WAITS, PodState.STUCK) or is_bad else 0
+    if found.state is PodState.BOUND:
+        return int(any(finding.level is Level.PROBLEM for finding in found.findings))
+    return int(found.state is not PodState.FITS)
 
 
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
@@ -177,11 +176,10 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             if event.get("type") == "Warning"
             and as_map(event.get("source")).get("component") == "kubelet"
         )
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found)
         return Diagnosis(
             pod=_name(pod),
             state=PodState.STUCK if reason else PodState.BOUND,
-            answer=answer,
+            answer=answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found),
             helps=list(dict.fromkeys(finding.remedy for finding in found)),
             findings=found,
         )
@@ -217,8 +215,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         for each in resource_claims.requests(claim)
     )
     if ours and not observed.missing:
-        slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-        published = objects.published(slices)
+        published = objects.published(observed.own_slices)
         every += [each for each in published if each.level is not Level.OK]
     helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
@@ -309,7 +306,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
         yield from _of_new_pods(findings.without_effect(pod))
-    for name in _claim_names(pod):
+    for name in reading.claim_names(pod):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
@@ -337,12 +334,6 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
             assert template is not None
             made = resource_claims.created(pod, name_of(entry), template)
             yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
-
-
-def _claim_names(pod: Document) -> list[str]:
-    """Return the names of the pod's claims that exist."""
-    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
-    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -416,23 +407,25 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
     """Add a claim that exists, with its faults."""
     claim = _stored(found.pod, observed, name)
     if claim is None:
-        missing = problem(
-            f"ResourceClaim {name}",
-            "not found",
-            expected="a claim of this name in the pod's namespace",
-            remedy=f"create the claim {name}, or correct spec.resourceClaims",
+        found.findings.append(
+            problem(
+                f"ResourceClaim {name}",
+                "not found",
+                expected="a claim of this name in the pod's namespace",
+                remedy=f"create the claim {name}, or correct spec.resourceClaims",
+            )
         )
-        found.findings.append(missing)
         found.is_complete = False
         return
     if "deletionTimestamp" in claim["metadata"]:
-        going = problem(
-            f"ResourceClaim {name}",
-            "is being deleted",
-            expected="a claim that stays",
-            remedy="wait until it is gone and create it again",
+        found.findings.append(
+            problem(
+                f"ResourceClaim {name}",
+                "is being deleted",
+                expected="a claim that stays",
+                remedy="wait until it is gone and create it again",
+            )
         )
-        found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod)).whole:
         dropped = list(dropped_amounts(found.pod, claim))
         found.findings += dropped or _outdated(found.pod, claim, observed)
@@ -459,17 +452,19 @@ def _add_future(
     if is_created and not any(each.subject == WEBHOOK for each in found.findings):
         reason = "FailedResourceClaimCreation"
         events = observed.events_of(found.pod) or ()
-        failed = [event for event in events if event.get("reason") == reason]
-        failure = reading.newest_failure(failed).removeprefix(f"{reason}: ")
-        uncreated = problem(
-            f"claim from ResourceClaimTemplate {name}",
-            f"not created: {failure}" if failure else "not created yet",
-            expected="a claim that kube-controller-manager creates within seconds",
-            remedy="correct what the message names; the controller tries again"
-            if failure
-            else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+        failure = reading.newest_failure(each for each in events if each.get("reason") == reason)
+        found.findings.append(
+            problem(
+                f"claim from ResourceClaimTemplate {name}",
+                f"not created: {failure.removeprefix(f'{reason}: ')}"
+                if failure
+                else "not created yet",
+                expected="a claim that kube-controller-manager creates within seconds",
+                remedy="correct what the message names; the controller tries again"
+                if failure
+                else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+            )
         )
-        found.findings.append(uncreated)
     found.future.append(verdict.changed or claim)
 
 
@@ -517,17 +512,16 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
     Its settings are not known here. A claim requests virtual amounts if the published devices have
     them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
     """
-    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
     admission = AdmissionRules(
         pools=_Listed(observed.pools),
         templates=_Listed(observed.pool_templates),
         pods=_Listed([pod]),
-        slices=_Listed(ours),
+        slices=_Listed(observed.own_slices),
         classes=_Listed(observed.classes),
         scheduler="default-scheduler",
         virtual=any(
             names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
-            for each in ours
+            for each in observed.own_slices
             for device in each["spec"].get("devices") or ()
         ),
         enforces_hard=True,
@@ -582,14 +576,10 @@ def _is_left_alone(pod: Document, observed: Observed) -> bool:
 
     The kubelet deletes the slices of a node plugin that is gone for 30 s.
     """
-    publishing = {
-        each["spec"].get("nodeName")
-        for each in observed.slices
-        if each["spec"]["driver"] == names.DRIVER
-    }
+    publishing = {each["spec"].get("nodeName") for each in observed.own_slices}
     has_claim = any(
         result.get("driver") == names.DRIVER
-        for name in _claim_names(pod)
+        for name in reading.claim_names(pod)
         for result in resource_claims.results(_stored(pod, observed, name) or {})
     )
     is_known = "ResourceSlices" not in observed.missing
@@ -644,13 +634,12 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
     )
     for name in named:
         if name not in classes:
-            ours = name == names.DEVICE_CLASS
             yield problem(
                 f"DeviceClass {name}",
                 "not found",
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
                 remedy="install the driver's DeviceClass (docs/install.md)"
-                if ours
+                if name == names.DEVICE_CLASS
                 else "correct deviceClassName; the cluster has "
                 f"{printable.first(sorted(classes)) or 'none'}",
             )
@@ -673,11 +662,9 @@ def translated(found: Resolved, observed: Observed) -> Iterator[Finding]:
     spoken = [e for e in _spoken(observed) if labels.get(f"{names.LABEL_DIALECT}{e}") == "true"]
     pod = copy.deepcopy(dict(found.pod))
     translation = dialects.translate(pod, spoken)
-    refused = [(each.path, each.text) for each in translation.matches if each.is_refused]
-    refused += [("spec", translation.error)] if translation.error else []
-    for path, text in refused:
+    for path, text in translation.refusals:
         yield problem(path, text, expected="", remedy=f"correct {path}")
-    if translation.annotations and not refused:
+    if translation.annotations and not translation.refusals:
         dialects.apply(pod, translation)
         found.pod = pod
 
@@ -694,8 +681,9 @@ def unknown_resources(
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
     unknown = [name for name in asked if name not in offered]
     if dialect := findings.dialect_of(unknown):
-        labels, spoken = observed.labels_of(pod), _spoken(observed)
-        found = findings.untranslated(pod, dialect, labels, is_spoken=dialect in spoken)
+        found = findings.untranslated(
+            pod, dialect, observed.labels_of(pod), is_spoken=dialect in _spoken(observed)
+        )
         yield from _of_new_pods([found], is_created=is_created)
         return
     for name in unknown:
@@ -745,8 +733,9 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
     Such a claim takes whole cards. Claims of other classes, such as one for a network card, have
     nothing to do with annotations.
     """
-    annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
-    named = [name for name in _AMOUNTS if annotations.get(name)]
+    annotations = review.annotations_of(pod)
+    amounts = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+    named = [name for name in amounts if annotations.get(name)]
     asked = [
         as_map(each.get("capacity")).get("requests")
         for each in resource_claims.requests(claim)

@@ -9,6 +9,7 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -54,6 +55,11 @@ class Observed:
     labels_of: Callable[[Document], Document | None] = lambda _: None
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
+
+    @property
+    def own_slices(self) -> Sequence[Document]:
+        """The slices of this driver."""
+        return [each for each in self.slices if each["spec"]["driver"] == names.DRIVER]
 
 
 def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> Observed:
@@ -111,8 +117,11 @@ def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
     )
     if found is None:
         return None
-    uid = metadata.get("uid")
-    return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
+    return [
+        each
+        for each in found
+        if as_map(each.get("involvedObject")).get("uid") == metadata.get("uid")
+    ]
 
 
 def _labels(lists: ClusterLists, namespace: str) -> Document | None:
@@ -152,15 +161,18 @@ def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
 def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:
     """Yield the pods' claims, each read by its name."""
     for pod in pods:
-        entries = [
-            resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)
-        ]
-        for name in filter(None, [*entries, resource_claims.extended_name(pod)]):
-            namespace = str(pod["metadata"]["namespace"])
+        namespace = str(pod["metadata"]["namespace"])
+        for name in claim_names(pod):
             path = resource_path("resourceclaims", namespace=namespace, name=name)
             claim = lists.find_readable(path, "ResourceClaims")
             if claim is not None:
                 yield claim
+
+
+def claim_names(pod: Document) -> list[str]:
+    """Return the names of the pod's claims that exist."""
+    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 _PATHS: Final = {

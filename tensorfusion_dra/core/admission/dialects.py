@@ -279,6 +279,12 @@ class Translation:
     notes: list[str] = field(default_factory=list)
     error: str = ""
 
+    @property
+    def refusals(self) -> list[tuple[str, str]]:
+        """The path of each word that is refused, and why; of all words together, that of spec."""
+        together = [("spec", self.error)] if self.error else []
+        return [(each.path, each.text) for each in self.matches if each.is_refused] + together
+
 
 def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translation:
     """Return what a pod, or a template of pods, says in these dialects.
@@ -394,13 +400,8 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     for name, amounts in asked.items():
         like = [each for each in together if asked[each] == amounts] if inits.get(name) else []
         shares[name] = like[0] if like else _completed(amounts, result.notes)
-    own = {names.ANNOTATION_CONTAINER_SHARES: _compact(shares)}
-    result.annotations = enabled | selecting | own
-
-
-def _compact(shares: Mapping[str, object]) -> str:
-    text = untyped_json.compact_json(shares)
-    return text.replace(f'"{names.ANNOTATION_PREFIX}', '"')
+    text = untyped_json.compact_json(shares).replace(f'"{names.ANNOTATION_PREFIX}', '"')
+    result.annotations = enabled | selecting | {names.ANNOTATION_CONTAINER_SHARES: text}
 
 
 def _completed(amounts: Amounts, notes: list[str]) -> Amounts:
