@@ -127,8 +127,7 @@ def resource_path(
 
 def metadata(item: object) -> Mapping[str, Any]:
     """Return the object's metadata; empty if it is not an object or has none."""
-    found = item.get("metadata") if isinstance(item, dict) else None
-    return found if isinstance(found, dict) else {}
+    return as_map(as_map(item).get("metadata"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +320,9 @@ class Api:
             excerpt = error_text.one_line(_excerpt(text), self._secrets())
             raise UnreadableError(f"{method} {path}: found no JSON: {excerpt}") from error
         if not isinstance(found, dict):
-            kind = type(found).__name__
-            raise UnreadableError(f"{method} {path}: found {kind}, expected an object")
+            raise UnreadableError(
+                f"{method} {path}: found {type(found).__name__}, expected an object"
+            )
         return found
 
     def find(
@@ -578,15 +578,15 @@ class Api:
 
     def _unanswered(self, method: str, path: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
-        cause = error_text.one_line(error_text.cause(error), self._secrets())
-        text = f"{method} {path}: {cause}"
+        text = f"{method} {path}: {error_text.one_line(error_text.cause(error), self._secrets())}"
         self.exchanges.record(method, path, None, text)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
-        logins = filter(None, (self._rejected, self._login))
-        return frozenset().union(*(each.secrets() for each in logins))
+        return frozenset().union(
+            *(login.secrets() for login in (self._rejected, self._login) if login)
+        )
 
 
 def _excerpt(text: bytes) -> str:

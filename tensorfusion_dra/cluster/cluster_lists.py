@@ -132,5 +132,10 @@ class ClusterLists:
             StatusError: The API server would not have stored it.
             RetryableError: The API server did not answer.
         """
-        query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
-        return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
+        return self.api.call(
+            "POST",
+            path,
+            query={"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"},
+            body=body,
+            wait_seconds=self._wait_seconds,
+        )
