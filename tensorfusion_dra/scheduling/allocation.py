@@ -365,8 +365,7 @@ class _Search:
             return None
 
         amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
-        pick = Pick(wanted=wanted, device=device, consumed=amounts)
-        self._picks[place.claim].append(pick)
+        self._picks[place.claim].append(Pick(wanted=wanted, device=device, consumed=amounts))
         if amounts is None:
             self._tried.setdefault(device.id, set()).add(place.claim)
         else:
@@ -391,8 +390,7 @@ class _Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        taken = self._usage.taken(device.id)
-        short = devices.shortage(wanted.amounts, device.capacity, taken)
+        short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
         return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:

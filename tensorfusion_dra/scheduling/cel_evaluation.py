@@ -106,8 +106,10 @@ def extension(*, typed: bool) -> Any:
         # Without their own types, a function of both quantities and versions is a single overload.
         signature = ",".join(str(types[parameter].name()) for parameter in entry.parameters)
         functions.setdefault(entry.name, {}).setdefault(signature, overload)
-    declared = [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()]
-    return cel.CelExtension("kubernetes", declared)
+    return cel.CelExtension(
+        "kubernetes",
+        [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()],
+    )
 
 
 def declared_types() -> descriptor_pool.DescriptorPool:
@@ -291,7 +293,6 @@ NOT_COVERED: Final = frozenset(
 )
 """Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
 
-_STRINGS_VERSION: Final = 2
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
 """The library's own limit, which its binding cannot change; it reports no place."""
@@ -338,8 +339,9 @@ class Selector:
     def __init__(self, expression: str, program: Any) -> None:
         self.steps: Final = cost.steps(expression, syntax.parse(expression))
         self._program: Final = program
-        found = _TEXTS.findall(expression)
-        self._domains: Final = {text for texts in found for text in texts if text}
+        self._domains: Final = {
+            text for texts in _TEXTS.findall(expression) for text in texts if text
+        }
 
     def matches(self, device: Device) -> bool:
         """Return True if the expression selects the device.
@@ -431,8 +433,7 @@ def check_expression(text: str) -> str | None:
 
 def _api_server_error(error: str) -> str:
     """Return an error, other than one of the result's type, as the API server words it."""
-    is_placed = error[0].isdigit()
-    return f"compilation failed: ERROR: <input>:{error}" if is_placed else error
+    return f"compilation failed: ERROR: <input>:{error}" if error[0].isdigit() else error
 
 
 def refusal(text: str) -> str | None:
@@ -483,8 +484,7 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
             )
         returned = _checking_environment(own=own).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.DYN):
-            kind = returned.name().lower()
-            return [f"must evaluate to bool or the unknown type, not {kind}"]
+            return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
     except RuntimeError as error:
@@ -561,7 +561,7 @@ def _evaluating_environment() -> Any:
 
 def _extensions(*, typed: bool) -> list[Any]:
     return [
-        ext_strings.ExtStrings(_STRINGS_VERSION),
+        ext_strings.ExtStrings(2),  # the version that Kubernetes has
         ext_bindings.ExtBindings(),
         ext_optional.ExtOptional(),
         extension(typed=typed),
@@ -582,7 +582,6 @@ def _attribute_value(name: str, attribute: Attribute) -> object:
 def _kubernetes_error(text: str) -> str:
     """Translate an error of the evaluator into the text of Kubernetes' evaluator, cel-go."""
     text = _SUFFIX.sub("", _PREFIX.sub("", text))
-    missing = re.fullmatch(r'Key not found in map : "(.*)"', text)
-    if missing:
+    if missing := re.fullmatch(r'Key not found in map : "(.*)"', text):
         return f"no such key: {missing[1]}"
     return text.replace("map(string, dyn)", "map(string, any)")

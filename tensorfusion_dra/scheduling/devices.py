@@ -6,6 +6,7 @@ dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.g
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
@@ -170,9 +171,8 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         of_pool.setdefault(item.pool, []).append(item)
     for pool in sorted(of_pool):
         generation = max(item.generation for item in of_pool[pool])
-        current = [item for item in of_pool[pool] if item.generation == generation]
-        listed = (device for item in current for device in item.devices)
-        yield from sorted(listed, key=lambda device: device.id)
+        current = (item.devices for item in of_pool[pool] if item.generation == generation)
+        yield from sorted(chain.from_iterable(current), key=lambda device: device.id)
 
 
 def _device(identity: DeviceId, device: Document) -> Device:
@@ -328,7 +328,7 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             reason = f"{present} of {first.expected_slices} slices"
             return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
     ordered = sorted(found, key=lambda member: member.name)
-    devices = tuple(device for member in ordered for device in member.devices)
+    devices = tuple(chain.from_iterable(member.devices for member in ordered))
     seen: set[str] = set()
     for device in devices:
         if device.id.device in seen:
@@ -427,13 +427,12 @@ def _alternatives(claim: str, request: Mapping[str, Any]) -> tuple[Wanted, ...]:
 
 
 def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
-    mode = request.get("allocationMode") or "ExactCount"
     amounts = (request.get("capacity") or {}).get("requests") or {}
     return Wanted(
         name=name,
         main=main,
         device_class=request["deviceClassName"],
-        count=None if mode == "All" else request.get("count") or 1,
+        count=None if request.get("allocationMode") == "All" else request.get("count") or 1,
         selectors=_expressions(request.get("selectors") or ()),
         amounts={key: quantity.parse(text) for key, text in amounts.items()},
         tolerations=tuple(request.get("tolerations") or ()),

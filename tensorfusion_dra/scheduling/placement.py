@@ -37,7 +37,6 @@ from tensorfusion_dra.scheduling.devices import (
 Document = Mapping[str, Any]
 _PoolKey = tuple[str, str]
 
-_DISTINCT: Final = "distinctAttribute"
 _MISSING: Final = "missing"
 
 
@@ -81,8 +80,11 @@ def rejection_of(
         CelCompileError: A selector of the class or the request does not compile.
     """
     if device.uses_counters:
-        text = "uses consumesCounters, which is not supported"
-        return Rejection(cause=Cause.UNSUPPORTED, subject="consumesCounters", text=text)
+        return Rejection(
+            cause=Cause.UNSUPPORTED,
+            subject="consumesCounters",
+            text="uses consumesCounters, which is not supported",
+        )
     if used.is_exclusive(device.id) and not wanted.is_admin:
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
     phase: Rejection | None = None
@@ -93,8 +95,11 @@ def rejection_of(
             phase = phase or failed
     short = devices.shortage(wanted.amounts, device.capacity, used.taken(device.id))
     if short is not None:
-        cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
-        return Rejection(cause=cause, subject=short.capacity, text=short.text)
+        return Rejection(
+            cause=Cause.CAPACITY if short.is_allowed else Cause.AMOUNT,
+            subject=short.capacity,
+            text=short.text,
+        )
     if taint := wanted.repelling_taint(device):
         return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase
@@ -360,9 +365,12 @@ def number_of_cards(claims: Iterable[Document]) -> int:
     most = 0
     for spec in map(devices.claim_of, claims):
         counts = {each[0].main: each[0].count or 1 for each in spec.requests}
-        apart = [each.get("requests") or counts for each in spec.constraints if each.get(_DISTINCT)]
-        groups = [*([name] for name in counts), *apart]
-        most = max([most, *(sum(counts.get(name, 0) for name in group) for group in groups)])
+        apart = [
+            sum(counts.get(name, 0) for name in each.get("requests") or counts)
+            for each in spec.constraints
+            if each.get("distinctAttribute")
+        ]
+        most = max([most, *counts.values(), *apart])
     return most
 
 
@@ -415,5 +423,8 @@ def _unfit(
         )
     except CelCompileError as broken:
         return NodeOutcome(name=name, error=str(broken))
-    reasons = tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason)
-    return NodeOutcome(name=name, cards=cards, reasons=reasons)
+    return NodeOutcome(
+        name=name,
+        cards=cards,
+        reasons=tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason),
+    )

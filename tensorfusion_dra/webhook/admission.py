@@ -141,12 +141,14 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
             if review.annotations_of(pool).get(names.ANNOTATION_DEFAULT_POOL) == "true"
         ]
         if not found:
-            text = "found no name and no default GPUPool, expected the name of a GPUPool"
-            return PodPool(unknown=text)
+            return PodPool(
+                unknown="found no name and no default GPUPool, expected the name of a GPUPool"
+            )
         if len(found) > 1:
             several = ", ".join(sorted(map(_name, found)))
-            text = f"found no name and the defaults {several}, expected one default GPUPool"
-            return PodPool(unknown=text)
+            return PodPool(
+                unknown=f"found no name and the defaults {several}, expected one default GPUPool"
+            )
     spec = as_map(found[0].get("spec"))
     own = as_map(spec.get("draConfig"))
     shared: Mapping[str, object] = {}
@@ -291,8 +293,10 @@ class AdmissionRules:
             priority=priority,
             names_containers=self.names_containers,
         )
-        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
-        return Verdict(changed=changed, warnings=warnings)
+        return Verdict(
+            changed=changed,
+            warnings=self._warnings(pod, several, found, namespace=asked.namespace),
+        )
 
     def _warnings(
         self, pod: Item, several: Sequence[Sequence[PodRequest]], found: PodPool, *, namespace: str
@@ -367,9 +371,10 @@ class AdmissionRules:
         try:
             pod = self.pods.find(ref, wait_seconds=asked.wait_seconds)
             if pod is None:
-                subject = f"pod {ref} of UID {ref.uid}"
-                text = f"found no {subject}, expected the pod that the claim is for"
-                return _refused("metadata.ownerReferences", text)
+                return _refused(
+                    "metadata.ownerReferences",
+                    f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for",
+                )
             return self._filled(asked, pod, ref)
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
@@ -384,8 +389,9 @@ class AdmissionRules:
         classes, wait_seconds = _parsed(self.classes), asked.wait_seconds
         if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
             # A class is seen here a moment after its creation. The claim would take whole cards.
-            text = f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
-            raise RetryableError(text)
+            raise RetryableError(
+                f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
+            )
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
@@ -404,15 +410,13 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
-        found = tuple(
-            claim_admission.errors(
-                asked.kind,
-                asked.document,
-                asked.old,
-                enforces_hard=self.enforces_hard,
+        return Verdict(
+            errors=tuple(
+                claim_admission.errors(
+                    asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+                )
             )
         )
-        return Verdict(errors=found) if found else PASSED
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
@@ -587,8 +591,11 @@ class QuotaAdmission:
             return review.unavailable(error)
         except DriverError as error:
             errors = [str(error)]
-        found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]
-        return Verdict(errors=found) if found else PASSED
+        return Verdict(
+            errors=tuple(
+                FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors
+            )
+        )
 
     def _has_pod(self, asked: Review) -> bool:
         """Return True if the claim names the UID of a pod in its namespace.

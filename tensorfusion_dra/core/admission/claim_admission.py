@@ -59,11 +59,11 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     Raises:
         InputError: The claim has no pod as owner.
     """
-    for found in as_list(as_map(claim.get("metadata")).get("ownerReferences")):
-        reference = as_map(found)
-        if (reference.get("apiVersion"), reference.get("kind")) == ("v1", "Pod"):
-            name, uid = str(reference.get("name")), str(reference.get("uid"))
-            return PodRef(namespace=namespace, name=name, uid=uid)
+    for found in map(as_map, as_list(as_map(claim.get("metadata")).get("ownerReferences"))):
+        if (found.get("apiVersion"), found.get("kind")) == ("v1", "Pod"):
+            return PodRef(
+                namespace=namespace, name=str(found.get("name")), uid=str(found.get("uid"))
+            )
     raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
 
 
@@ -133,8 +133,8 @@ def filled_by_container(
             exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
-            limits = {"tflops": share.tflops_limit, "vram": share.vram_limit}
-            config = [*config, share_policy.as_config(name, **limits)]
+            limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
+            config = [*config, limits]
     devices["requests"] = [*every[:place], *found, *every[place + 1 :]]
     if config:
         devices["config"] = config
@@ -221,9 +221,7 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
-    exactly = copy.deepcopy(template)
-    exactly["allocationMode"] = "ExactCount"
-    exactly["count"] = 1
+    exactly = {**copy.deepcopy(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
         expression = dialect.translate(wanted.expression).strip()
@@ -307,13 +305,12 @@ def enforcing(wanted: PodRequest) -> str:
 
 def _selectors(existing: list[object], expression: str) -> list[object]:
     """Return the template's own selectors, without the placeholder, and the generated one."""
-    ours = {"cel": {"expression": expression}}
     kept = [
         entry
         for entry in existing
-        if entry != ours and as_map(as_map(entry).get("cel")).get("expression") != _PLACEHOLDER
+        if as_map(as_map(entry).get("cel")).get("expression") not in (expression, _PLACEHOLDER)
     ]
-    return [*kept, ours]
+    return [*kept, {"cel": {"expression": expression}}]
 
 
 def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> list[object]:

@@ -294,7 +294,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     """
     claims = {name_of(entry) for entry in as_list(as_map(pod.get("spec")).get("resourceClaims"))}
     written = as_map(as_map(pod.get("metadata")).get("annotations"))
-    if claims & _KSERVE_CLAIMS or any(name in written for name in REQUESTING_ANNOTATIONS):
+    if claims & _KSERVE_CLAIMS or not written.keys().isdisjoint(REQUESTING_ANNOTATIONS):
         return Translation()
     result, asked, without = Translation(), dict[str, Amounts](), set[str]()
     for kind, container, path, owner, field_name, key in _entries(pod):
@@ -329,8 +329,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
         is_removed = bool(word.becomes) or kind is Kind.RESOURCE
         result.matches.append(here(text, is_removed=is_removed))
     # A container with 0 GPUs gets none, whatever it says of their parts.
-    of_gpus = {name: amounts for name, amounts in asked.items() if name not in without}
-    _combine(result, pod, of_gpus)
+    _combine(result, pod, {name: each for name, each in asked.items() if name not in without})
     return result
 
 

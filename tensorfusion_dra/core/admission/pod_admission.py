@@ -302,8 +302,8 @@ def admitted(
             ]
             _add_named(_made(container, "resources"), "claims", {**claim, **dict(*used)})
             if names_containers:
-                name = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
-                _add_named(container, "env", name)
+                variable = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
+                _add_named(container, "env", variable)
     return result
 
 
@@ -352,8 +352,8 @@ def warnings(
     for entry in map(as_map, as_list(spec.get("resourceClaims"))):
         named = entry.get("resourceClaimTemplateName")
         if name_of(entry) == names.POD_CLAIM and named != template:
-            found = named or entry.get("resourceClaimName")
-            yield (f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of {template}")
+            kept = named or entry.get("resourceClaimName")
+            yield f"spec.resourceClaims: {names.POD_CLAIM} keeps {kept} instead of {template}"
     for container in every:
         if not container.has_share:
             if container.takes_gpus:
@@ -398,8 +398,8 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"{annotation}: has no effect in DRA mode: {text}"
                 continue
         # The part that an amount is of, without request or limit, is the request.
-        close = [name for name in (f"{short}-request",) if name in known]
-        close = close or difflib.get_close_matches(short, known, n=1)
+        is_request = f"{short}-request" in known
+        close = [f"{short}-request"] if is_request else difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
@@ -407,15 +407,15 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
 def _of_amounts(wanted: PodRequest) -> Iterator[str]:
     if wanted.whole:
         if wanted.tflops or wanted.vram:
-            is_shared = wanted.share.isolation is Isolation.SHARED
-            reason = names.ANNOTATION_ISOLATION if is_shared else names.ANNOTATION_DEDICATED_GPU
+            reason = names.ANNOTATION_DEDICATED_GPU
+            if wanted.share.isolation is Isolation.SHARED:
+                reason = names.ANNOTATION_ISOLATION
             yield f"{reason}: the pod gets whole GPUs; its amounts are ignored"
         return
-    both = (
+    for annotation, amount, what in (
         (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, "compute"),
         (names.ANNOTATION_VRAM_REQUEST, wanted.vram, "memory"),
-    )
-    for annotation, amount, what in both:
+    ):
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:

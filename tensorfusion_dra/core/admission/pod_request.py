@@ -82,7 +82,6 @@ PERCENT_OF: Final = {
     names.ANNOTATION_VRAM_REQUEST: names.ANNOTATION_VRAM_PERCENT_REQUEST,
 }
 """The annotation with which a pod names a percentage in place of an amount."""
-_PATH: Final = "metadata.annotations"
 _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
@@ -304,7 +303,7 @@ def requests_gpu(pod_annotations: Mapping[str, str]) -> bool:
 
 def path_of(annotation: str) -> str:
     """Return the path of an annotation in its pod."""
-    return f"{_PATH}[{annotation}]"
+    return f"metadata.annotations[{annotation}]"
 
 
 def _hint(annotation: str, text: str) -> str:
@@ -421,10 +420,10 @@ def alternatives(
     if not wanted.has_percentages:
         return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
     if wanted.percent_limit and len(wanted.models) > 1:
-        several = ", ".join(wanted.models)
-        raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
-    where = "" if wanted.expression else pool
-    every = sorted(card for card in published if card.is_in(where))
+        raise InputError(
+            f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU"
+        )
+    every = sorted(card for card in published if wanted.expression or card.is_in(pool))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
         models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
@@ -498,16 +497,14 @@ def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            named = (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME, names.ATTR_POOL_NAME)
-            model, product, pool = (_text(attributes, name) for name in named)
             yield Card(
                 vram=vram,
                 tflops=tflops,
                 most_vram=most_vram,
                 most_tflops=most_tflops,
-                model=model,
-                product=product,
-                pool=pool,
+                model=_text(attributes, names.ATTR_MODEL),
+                product=_text(attributes, names.ATTR_PRODUCT_NAME),
+                pool=_text(attributes, names.ATTR_POOL_NAME),
                 node=str(item["spec"].get("nodeName", "")),
             )
 

@@ -184,13 +184,19 @@ def _tokens(expression: str) -> Iterator[_Token]:
         found = _TOKEN.match(expression, offset)
         if found is None:
             expected = "closing quotes" if expression[offset] in "'\"" else "a name or an operator"
-            reason = f"found {expression[offset]!r}, expected {expected}"
-            raise CelError(reason, expression=expression, offset=offset)
+            raise CelError(
+                f"found {expression[offset]!r}, expected {expected}",
+                expression=expression,
+                offset=offset,
+            )
         if found.lastgroup != "space":
             count += 1
             if count > MAX_TOKENS:
-                reason = f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}"
-                raise CelError(reason, expression=expression, offset=offset)
+                raise CelError(
+                    f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}",
+                    expression=expression,
+                    offset=offset,
+                )
             yield _Token(str(found.lastgroup), found[0], offset, found.end())
         offset = found.end()
     yield _Token("end", "", offset, offset)
@@ -319,8 +325,11 @@ class _ExpressionParser:
 
     def _check_depth(self, depth: int) -> None:
         if depth > MAX_DEPTH:
-            reason = f"found nesting more than {MAX_DEPTH} levels deep, expected less"
-            raise CelError(reason, expression=self._text, offset=self._peek().start)
+            raise CelError(
+                f"found nesting more than {MAX_DEPTH} levels deep, expected less",
+                expression=self._text,
+                offset=self._peek().start,
+            )
 
     def _peek(self) -> _Token:
         return self._tokens[self._next]
@@ -342,8 +351,11 @@ class _ExpressionParser:
 
     def _refuse(self, expected: str) -> NoReturn:
         token = self._peek()
-        reason = f"found {token.text[:40] or 'the end'}, expected {expected}"
-        raise CelError(reason, expression=self._text, offset=token.start)
+        raise CelError(
+            f"found {token.text[:40] or 'the end'}, expected {expected}",
+            expression=self._text,
+            offset=token.start,
+        )
 
 
 @dataclass(frozen=True, slots=True)
