@@ -239,6 +239,11 @@ class NodeOutcome:
         """Return True if the pod could be bound to the node now."""
         return self.picked is not None
 
+    @property
+    def picked_names(self) -> str:
+        """Names of the devices that the claims would get, with commas; "" for none."""
+        return ", ".join(dict.fromkeys(device.device for device in self.picked or ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

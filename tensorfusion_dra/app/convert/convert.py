@@ -121,9 +121,9 @@ class Document:
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
         if len(text) > _MAX_CHARACTERS:
-            found = f"found a document of {len(text)} characters"
             raise InputError(
-                f"YAML: line {first_line}: {found}, expected at most {_MAX_CHARACTERS}"
+                f"YAML: line {first_line}: found a document of {len(text)} characters, expected at "
+                f"most {_MAX_CHARACTERS}"
             )
         text = text.replace("\r\n", "\n")
         start = _DOCUMENT_START.match(text)
@@ -248,10 +248,6 @@ VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 _OLD_VERSIONS: Final = (f"{names.RESOURCE_GROUP}/v1beta1", f"{names.RESOURCE_GROUP}/v1beta2")
 _CLAIM_SPECS: Final = {"ResourceClaim": ("spec",), "ResourceClaimTemplate": ("spec", "spec")}
 _KINDS: Final = (*_CLAIM_SPECS, "ResourceSlice", "DeviceClass")
-_BY_NODE_PLUGIN: Final = (
-    "a ResourceSlice is not converted: the node plugin publishes its own, and the kubelet deletes "
-    "those of a node on which it does not run"
-)
 # Up to v1beta1 these were beside a request's name; since v1beta2 they are in `exactly`.
 _IN_EXACTLY: Final = frozenset(
     {"deviceClassName", "selectors", "selector", "allocationMode", "count", "adminAccess"}
@@ -388,7 +384,12 @@ class _Conversion:
         """Convert an object of resource.k8s.io."""
         kind = item["kind"]
         if kind == "ResourceSlice":
-            self._problem(item, "kind", _BY_NODE_PLUGIN)
+            self._problem(
+                item,
+                "kind",
+                "a ResourceSlice is not converted: the node plugin publishes its own, and the "
+                "kubelet deletes those of a node on which it does not run",
+            )
             return
         self._version(item)
         if kind in _CLAIM_SPECS:
@@ -526,8 +527,11 @@ class _Conversion:
                 self._reason(annotations, name, f"{name}: {value} becomes {names.DEVICE_CLASS}")
                 replace(annotations, name, names.DEVICE_CLASS)
             else:
-                text = f"{name}: expected attributes of {names.DRIVER}, which has other names"
-                self._problem(annotations, name, text)
+                self._problem(
+                    annotations,
+                    name,
+                    f"{name}: expected attributes of {names.DRIVER}, which has other names",
+                )
 
     def _expression(self, part: Any, key: str) -> None:
         if not isinstance(expression := at(part, key), str):

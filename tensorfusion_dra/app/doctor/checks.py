@@ -85,8 +85,11 @@ def _api_unreachable(context: Context) -> Finding | None:
     except StatusError:
         return None  # it answers; each check reports its own refusal
     except InputError as error:
-        remedy = "name a usable kubeconfig with --kubeconfig"
-        return not_checked("API server", f"{error}; {lost}", remedy=remedy)
+        return not_checked(
+            "API server",
+            f"{error}; {lost}",
+            remedy="name a usable kubeconfig with --kubeconfig",
+        )
     except RetryableError as error:
         return problem(
             "API server",

@@ -112,13 +112,10 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         InputError: A flag cannot be used.
     """
     in_pod = checks.in_pod()
-    place = flags.on
-    if place is None:
-        is_node = in_pod or settings.registry_folder.is_dir()
-        place = Place.NODE if is_node else Place.WORKSTATION
+    is_node = in_pod or settings.registry_folder.is_dir()
     return Context(
         settings=settings,
-        place=Place(place),
+        place=Place(flags.on or (Place.NODE if is_node else Place.WORKSTATION)),
         in_pod=in_pod,
         cluster=ClusterLists(
             kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS

@@ -235,9 +235,11 @@ def tensor_fusion_workers(
         "of another GPUPool",
     }
     if running:
-        by = names.TENSOR_FUSION_SCHEDULER
-        text = f"{printable.first(shown)} got cards of this node from {by}"
-        yield warning(subject, text, **what)
+        yield warning(
+            subject,
+            f"{printable.first(shown)} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}",
+            **what,
+        )
     elif workers is None:
         yield note(subject, "present; its worker pods could not be listed", **what)
     else:
@@ -247,12 +249,11 @@ def tensor_fusion_workers(
 def _resources(node: Mapping[str, Any], prefix: str) -> str:
     """Return the node's extended resources with this prefix and their amounts; "" for none."""
     capacity = (node.get("status") or {}).get("capacity") or {}
-    found = [
+    return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(capacity.items())
         if name.startswith(prefix) and str(amount) != "0"
-    ]
-    return ", ".join(found)
+    )
 
 
 def alive(context: Context) -> Iterator[Finding]:

@@ -51,10 +51,11 @@ def run(flags: argparse.Namespace) -> int:
     wanted = flags.namespace
     claims = [each for each in lists.claims() if wanted in (None, each["metadata"]["namespace"])]
     found = _users(claims, _pods(lists, claims))
-    listed = [
-        lists.readable_items(path, path.rpartition("/")[2]) for path in objects.CONFIGURATIONS
+    called = [
+        name
+        for path in objects.CONFIGURATIONS
+        for name in objects.webhooks(lists.readable_items(path, path.rpartition("/")[2]) or ())
     ]
-    called = [name for found in listed for name in objects.webhooks(found or ())]
     about_webhooks = note(
         "webhook configurations",
         f"{len(called)} webhooks of this driver are configured",

@@ -71,8 +71,11 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
         else:
             body = json.dumps(observed.as_json(view()), separators=(",", ":")).encode()
             policy, content_type = _NOTHING, "application/json"
-        headers = {**_HEADERS, "Content-Security-Policy": policy}
-        return Response(body=body, content_type=content_type, headers=headers)
+        return Response(
+            body=body,
+            content_type=content_type,
+            headers={**_HEADERS, "Content-Security-Policy": policy},
+        )
 
     return {"/": answer, "/status.json": answer}
 

@@ -12,6 +12,7 @@ from tensorfusion_dra.app.shared.setting_sources import (
     LISTENING,
     LOG_FORMATS,
     LOG_LEVELS,
+    PORT,
     setting,
 )
 from tensorfusion_dra.core import names
@@ -22,7 +23,6 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 
-POOL_SOURCES: Final = ("settings", "object", "node-labels")
 TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 OFF: Final = "off"
 LOOPBACK: Final = "loopback"
@@ -40,10 +40,7 @@ _SUBDOMAIN: Final = (
     "a DNS subdomain in lower case",
 )
 _XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
-_NAMES: Final = (r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?", "names with commas, as rack,fans")
-_ADDRESS: Final = (r"(\S+:[0-9]{1,5})?", "an address and a port, as 10.0.0.7:8001")
-_SOME_NAMES: Final = (r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*", "names with commas, as hami-core,mps")
-_POD_UID: Final = (r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes")
+_NAMES: Final = r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*"
 
 
 # The order is that of --help and of docs/settings.md.
@@ -65,7 +62,7 @@ class Settings:
         "",
         "UID of this pod: keeps the sockets of two instances apart during a rolling update.",
         env="POD_UID",
-        form=_POD_UID,
+        form=(r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes"),
     )
     kubeconfig: str = setting(
         "", "File with access to the API server; the pod's service account if empty."
@@ -75,7 +72,7 @@ class Settings:
         "Where GPUPool, level of service and expansion come from: settings; object (the GPUPool "
         "that gpupool names, in the cluster); node-labels (the one whose node selector selects "
         "this node).",
-        choices=POOL_SOURCES,
+        choices=("settings", "object", "node-labels"),
     )
     gpupool: str = setting("default", "GPUPool that this node belongs to.", form=_SUBDOMAIN)
     qos: str = setting(
@@ -202,7 +199,7 @@ class Settings:
         f"What enforces the limits: {', '.join(registered.OWN)} (limits are advisory), or one of "
         "another package. Of several, as hami-core,mps, the first that is on the node; "
         f"{registered.AUTO} stands for {_SEVERAL}.",
-        form=_SOME_NAMES,
+        form=(_NAMES, "names with commas, as hami-core,mps"),
     )
     require_enforcement: bool = setting(
         False,
@@ -247,7 +244,7 @@ class Settings:
     hypervisor_address: str = setting(
         "",
         "Where containers reach the hypervisor, as 10.0.0.7:8001; they are not told if empty.",
-        form=_ADDRESS,
+        form=(rf"(\S+:{PORT})?", "an address and a port, as 10.0.0.7:8001"),
     )
     hypervisor_sockets: str = setting(
         "",
@@ -288,7 +285,7 @@ class Settings:
     disable_provider: str = setting(
         "",
         "Providers of other packages that are not used, as rack,fans (docs/extend.md).",
-        form=_NAMES,
+        form=(f"({_NAMES})?", "names with commas, as rack,fans"),
     )
     status_page: str = setting(
         LOOPBACK,

@@ -46,8 +46,7 @@ def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Provide
             log.error("provider_skipped", **each.log_fields, error=each.unused)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
-    used = (each for each in every if each.kind is not ProviderKind.ENFORCER)
-    return Providers(used, wake=wake)
+    return Providers((each for each in every if each.kind is not ProviderKind.ENFORCER), wake=wake)
 
 
 def registered(settings: Settings) -> Sequence[Registered]:

@@ -13,17 +13,12 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
-_PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
+PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
 LISTENING: Final = (
-    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{_PORT})?",
+    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{PORT})?",
     "an address and a port, as :8081 or [::1]:8081, or nothing",
 )
 """The form of an address to listen on; without a host it is all addresses."""
-_SHOWN: Final = "YAML file with settings by flag name."
-_HIDDEN: Final = (
-    "YAML file with the node plugin's settings; each is also a flag here: see docs/settings.md or "
-    "tensorfusion-dra node-plugin --help."
-)
 _REPLACED: Final = {
     "enforcers": "enforcer",
     "health_host": "health_address",
@@ -60,8 +55,17 @@ def setting(
         form: A regular expression, and words for it.
         is_path: It is an absolute path, or empty if that is the default.
     """
-    expected = {"choices": choices, "span": span, "form": form, "is_path": is_path}
-    return field(default=default, metadata={"about": about, "env": env, **expected})
+    return field(
+        default=default,
+        metadata={
+            "about": about,
+            "env": env,
+            "choices": choices,
+            "span": span,
+            "form": form,
+            "is_path": is_path,
+        },
+    )
 
 
 def add_flags(
@@ -73,7 +77,14 @@ def add_flags(
         is_hidden: The help only says where they are, in the line of --config.
         own: Fields whose flags the verb has already.
     """
-    parser.add_argument("--config", metavar="FILE", help=_HIDDEN if is_hidden else _SHOWN)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file with the node plugin's settings; each is also a flag here: see "
+        "docs/settings.md or tensorfusion-dra node-plugin --help."
+        if is_hidden
+        else "YAML file with settings by flag name.",
+    )
     for item in (each for each in fields(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
         parser.add_argument(

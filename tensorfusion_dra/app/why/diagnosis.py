@@ -38,8 +38,6 @@ _SAID_OF: Final = {
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_REMEDIED: Final = frozenset({Level.PROBLEM, Level.WARNING})
-"""Levels of findings about the pod itself whose remedy is among what helps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +62,9 @@ class Resolved:
         return [*self.stored, *self.future]
 
     @property
-    def blocks(self) -> bool:
-        """Return True if a finding keeps the pod from being scheduled, whatever is free."""
-        return any(finding.level is Level.PROBLEM for finding in self.findings)
+    def problems(self) -> list[Finding]:
+        """The findings that keep the pod from being scheduled, whatever is free."""
+        return [finding for finding in self.findings if finding.level is Level.PROBLEM]
 
 
 def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
@@ -132,8 +130,12 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
         text = f"{found} {has}: {found.no_pods}".removesuffix(".")
         if not failed:
             return replace(made, answer=f"{text}. One of its pods: {made.answer}")
-        helps = made.helps or [_TRY_AGAIN]
-        return replace(made, answer=f"{text}.", state=PodState.WAITS, helps=helps)
+        return replace(
+            made,
+            answer=f"{text}.",
+            state=PodState.WAITS,
+            helps=made.helps or [_TRY_AGAIN],
+        )
     every = [diagnose(pod, cluster) for pod in found.pods[:_MAX_PODS]]
     worst = next((each for each in every if each.findings), every[0])
     return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
@@ -188,39 +190,43 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found += halted(resolved.pod, observed)
     found += other_scheduler(resolved.pod)
     if not observed.missing:
-        class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += missing_classes(resolved.claims, class_names)
+        found += missing_classes(
+            resolved.claims, [str(each["metadata"]["name"]) for each in observed.classes]
+        )
         found += unknown_resources(resolved.pod, observed, is_created=is_created)
     return _tried(resolved, observed)
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     """Return the diagnosis by a trial on all nodes."""
-    cluster = allocation.cluster(
-        slices=observed.slices,
-        classes=observed.classes,
-        claims=[*observed.claims, *resolved.future],
-        release=observed.release,
+    clusters = NodeClusters(
+        allocation.cluster(
+            slices=observed.slices,
+            classes=observed.classes,
+            claims=[*observed.claims, *resolved.future],
+            release=observed.release,
+        )
     )
-    clusters = NodeClusters(cluster)
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
     can_try = resolved.is_complete and not observed.missing
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
     every = list(resolved.findings)
-    ours = any(
+    if not observed.missing and any(
         each.get("deviceClassName") == names.DEVICE_CLASS
         for claim in resolved.claims
         for each in resource_claims.requests(claim)
-    )
-    if ours and not observed.missing:
+    ):
         published = objects.published(observed.own_slices)
         every += [each for each in published if each.level is not Level.OK]
-    helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
-    if resolved.blocks:
-        problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
-        answer = answers.blocked(name, problems, trial, outcomes)
+    helps = [
+        each.remedy
+        for each in resolved.findings
+        if each.remedy and each.level in (Level.PROBLEM, Level.WARNING)
+    ]
+    if resolved.problems:
+        answer = answers.blocked(name, resolved.problems, trial, outcomes)
     elif observed.missing:
         answer = (
             f"{name} waits; whether a card is free for it was not tried: no right to list "
@@ -234,7 +240,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         helps += answers.helps(trial, clusters, observed.nodes, outcomes)
     return Diagnosis(
         pod=name,
-        state=PodState.FITS if fits and not resolved.blocks else PodState.WAITS,
+        state=PodState.FITS if fits and not resolved.problems else PodState.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
         findings=every,
@@ -263,8 +269,13 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
     verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
-    is_admitted = has_entry and is_created
-    _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_admitted)
+    _judge(
+        found,
+        verdict,
+        annotations,
+        is_created=is_created,
+        is_admitted=has_entry and is_created,
+    )
     if requests_share and verdict.errors:
         found.is_complete = False
     elif requests_share and verdict.changed is not None:
@@ -327,11 +338,10 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
     """
     for entry in resource_claims.entries(pod):
         template = observed.templates.get(str(entry.get("resourceClaimTemplateName")))
-        is_ours = claim_admission.is_labelled(claim) and template is not None
-        if not is_ours or resource_claims.stored_name(pod, entry) != claim["metadata"]["name"]:
+        is_ours = resource_claims.stored_name(pod, entry) == claim["metadata"]["name"]
+        if template is None or not is_ours or not claim_admission.is_labelled(claim):
             continue
         if not pod_request.parse(review.annotations_of(pod)).has_percentages:
-            assert template is not None
             made = resource_claims.created(pod, name_of(entry), template)
             yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
 
@@ -676,8 +686,8 @@ def unknown_resources(
 
     One finding names those of another system, whose words the webhook translates on demand.
     """
-    by_class = resource_claims.class_of_resource(observed.classes)
-    offered = by_class.keys() | resource_claims.of_device_plugins(observed.nodes)
+    offered = resource_claims.of_device_plugins(observed.nodes)
+    offered |= resource_claims.class_of_resource(observed.classes).keys()
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
     unknown = [name for name in asked if name not in offered]
     if dialect := findings.dialect_of(unknown):

@@ -81,13 +81,12 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         "ResourceClaims": resource_path("resourceclaims"),
     }
     found = {what: lists.readable_items(path, what) for what, path in vital.items()}
-    listed = found["ResourceClaims"]
-    claims: Sequence[Document] = list(_claims_of(lists, pods)) if listed is None else listed
+    claims: Sequence[Document] | None = found["ResourceClaims"]
     return Observed(
         nodes=found["Nodes"] or (),
         slices=devices.with_rules(lists.taint_rules(), found["ResourceSlices"] or []),
         classes=found["DeviceClasses"] or (),
-        claims=claims,
+        claims=list(_claims_of(lists, pods)) if claims is None else claims,
         missing=[what for what, listed in found.items() if listed is None],
         templates={str(each["metadata"]["name"]): each for each in templates or ()},
         has_templates=templates is not None,
@@ -272,8 +271,10 @@ def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) 
         raise InputError(
             f"{kind} {namespace}/{name}: found none, expected its name and -n NAMESPACE"
         )
-    selector = _selector(as_map(as_map(document.get("spec")).get("selector")))
-    pods = lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods", labelSelector=selector)
+    pods = lists.items(
+        f"/api/v1/namespaces/{segment(namespace)}/pods",
+        labelSelector=_selector(as_map(as_map(document.get("spec")).get("selector"))),
+    )
     failure = next(
         (
             f"{condition.get('reason')}: {condition.get('message')}"
@@ -343,9 +344,13 @@ def read_file(
         if not isinstance(value, str | None):
             found = json.dumps(value, default=str)
             raise InputError(f"{file}: annotation {key}: found {found}, expected it in quotes")
-    near = pod["metadata"]["namespace"]
-    others = [each for each in placed if each["metadata"]["namespace"] == near]
-    return pod, owner, [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
+    others = [
+        each
+        for each in placed
+        if each.get("kind") in (_CLAIM, _TEMPLATE)
+        and each["metadata"]["namespace"] == pod["metadata"]["namespace"]
+    ]
+    return pod, owner, others
 
 
 def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
@@ -359,13 +364,13 @@ def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
         if each["kind"] == _CLAIM
         and (each["metadata"]["namespace"], each["metadata"]["name"]) not in known
     ]
-    templates = {
-        str(each["metadata"]["name"]): each for each in others if each["kind"] == _TEMPLATE
-    }
     return replace(
         observed,
         claims=[*observed.claims, *claims],
-        templates={**observed.templates, **templates},
+        templates={
+            **observed.templates,
+            **{str(each["metadata"]["name"]): each for each in others if each["kind"] == _TEMPLATE},
+        },
     )
 
 
