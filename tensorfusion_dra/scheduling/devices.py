@@ -6,6 +6,7 @@ dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.g
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -554,20 +555,32 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
     return found
 
 
+class Cause(StrEnum):
+    """Check that a device did not pass."""
+
+    SELECTOR = "selector"
+    CAPACITY = "capacity"
+    """Too little is free."""
+    AMOUNT = "amount"
+    """The device has no such capacity, or its requestPolicy excludes the amount."""
+    EXCLUSIVE = "exclusive"
+    TAINT = "taint"
+    UNSUPPORTED = "unsupported"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
-    """The first capacity of a device that cannot provide its requested amount.
+class Rejection:
+    """The first check of a request that a device did not pass.
 
     Attributes:
-        capacity: Its name; of several that the device lacks, the first.
-        text: What was found and what was requested.
-        is_allowed: False if the device has no such capacity or its requestPolicy excludes the
-            amount, whatever is free.
+        subject: The same for all devices with this cause: a selector's term, the name of a
+            capacity, a taint's key and value.
+        text: With the values of this device.
     """
 
-    capacity: str
+    cause: Cause
+    subject: str
     text: str
-    is_allowed: bool
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
@@ -580,21 +593,24 @@ def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, 
 
 def shortage(
     requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts
-) -> Shortage | None:
-    """Return the first capacity for which a request does not fit next to the amounts taken."""
+) -> Rejection | None:
+    """Return the first capacity for which a request does not fit next to the amounts taken.
+
+    Its subject is the capacity's name; of several that the device lacks, the first.
+    """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
         text = f"has no capacity {', '.join(unknown)}"
-        return Shortage(capacity=unknown[0], text=text, is_allowed=False)
+        return Rejection(cause=Cause.AMOUNT, subject=unknown[0], text=text)
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
             text = f"{name} {amount} is not allowed by its requestPolicy"
-            return Shortage(capacity=name, text=text, is_allowed=False)
+            return Rejection(cause=Cause.AMOUNT, subject=name, text=text)
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
             text = f"{name} {before} of {entry.value} taken, {amount} more do not fit"
-            return Shortage(capacity=name, text=text, is_allowed=True)
+            return Rejection(cause=Cause.CAPACITY, subject=name, text=text)
     return None
 
 

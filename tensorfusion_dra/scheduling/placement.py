@@ -12,7 +12,6 @@ tainted. The outcome of node-01 is "cannot allocate all claims", with the reject
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,10 +23,12 @@ from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
+    Cause,
     Device,
     DeviceClass,
     DeviceId,
     Holder,
+    Rejection,
     SchedulingError,
     Slice,
     Usage,
@@ -38,34 +39,6 @@ Document = Mapping[str, Any]
 _PoolKey = tuple[str, str]
 
 _MISSING: Final = "missing"
-
-
-class Cause(StrEnum):
-    """Check that a device did not pass."""
-
-    SELECTOR = "selector"
-    CAPACITY = "capacity"
-    """Too little is free."""
-    AMOUNT = "amount"
-    """The device has no such capacity, or its requestPolicy excludes the amount."""
-    EXCLUSIVE = "exclusive"
-    TAINT = "taint"
-    UNSUPPORTED = "unsupported"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """The first check of a request that a device did not pass.
-
-    Attributes:
-        subject: The same for all devices with this cause: a selector's term, the name of a
-            capacity, a taint's key and value.
-        text: With the values of this device.
-    """
-
-    cause: Cause
-    subject: str
-    text: str
 
 
 def rejection_of(
@@ -93,13 +66,8 @@ def rejection_of(
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    short = devices.shortage(wanted.amounts, device.capacity, used.taken(device.id))
-    if short is not None:
-        return Rejection(
-            cause=Cause.CAPACITY if short.is_allowed else Cause.AMOUNT,
-            subject=short.capacity,
-            text=short.text,
-        )
+    if short := devices.shortage(wanted.amounts, device.capacity, used.taken(device.id)):
+        return short
     if taint := wanted.repelling_taint(device):
         return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase

@@ -23,15 +23,8 @@ from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import devices, placement
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
-from tensorfusion_dra.scheduling.devices import Holder, Usage, Wanted
-from tensorfusion_dra.scheduling.placement import (
-    Cause,
-    NodeClusters,
-    NodeOutcome,
-    Rejection,
-    Trial,
-    TriedCard,
-)
+from tensorfusion_dra.scheduling.devices import Cause, Holder, Rejection, Usage, Wanted
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial, TriedCard
 
 Document = Mapping[str, Any]
 
