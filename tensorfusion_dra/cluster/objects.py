@@ -41,13 +41,6 @@ _PERMISSION_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
 )
 _PERMISSION_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
-# API servers from 1.36 on refuse a missing permission with a 422 (registry/resource/utils.go). Its
-# text always contains the first string; it contains the second one only if the claim's node is the
-# node of the token.
-_DRIVER_RESOURCE: Final = "resourceclaims/driver"
-_ASSOCIATED: Final = "associated-node:"
-_TERMINATING: Final = "being terminated"
-"""Part of the text by which the API server refuses objects in a namespace that is deleted."""
 _QUIET_SECONDS: Final = 600.0
 _EVENT_WAIT_SECONDS: Final = 5.0
 _MAX_NOTE_BYTES: Final = 1024
@@ -92,8 +85,12 @@ class Claims:
         self._api = api
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
-        if not (found := self._api.read(f"claim {ref}", path, wait_seconds=wait_seconds)):
+        found = self._api.read(
+            f"claim {ref}",
+            resource_path("resourceclaims", namespace=ref.namespace, name=ref.name),
+            wait_seconds=wait_seconds,
+        )
+        if not found:
             raise ClaimError(f"claim {ref}: found none at the API server")
         return found
 
@@ -147,8 +144,12 @@ class ClaimStatus:
             )
         except StatusError as error:
             permission = "patch on resourceclaims/status" if error.status == 403 else ""
-            if error.status == 422 and _DRIVER_RESOURCE in str(error):
-                permission = _PERMISSION_DRIVER if _ASSOCIATED in str(error) else _PERMISSION_TOKEN
+            # API servers from 1.36 on refuse a missing permission with a 422
+            # (registry/resource/utils.go). Its text names the resource, and that of associated
+            # nodes only if the claim's node is the node of the token.
+            if error.status == 422 and "resourceclaims/driver" in str(error):
+                is_of_node = "associated-node:" in str(error)
+                permission = _PERMISSION_DRIVER if is_of_node else _PERMISSION_TOKEN
             if permission:
                 raise MissingPermissionError(f"claim {ref}: {error}", permission) from error
             if error.status == 404:
@@ -167,7 +168,7 @@ class ClaimStatus:
 
 
 class Pods:
-    """Reader of Pods; implements ports.Pods and webhook.admission.PodReader."""
+    """Reader of Pods; implements core.claims.enforcer.Pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -187,16 +188,15 @@ class Pods:
         return found if metadata(found).get("uid") == pod.uid else None
 
 
-class PriorityClasses:
-    """Reader of PriorityClasses; implements webhook.admission.PriorityReader."""
+def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
+    """Return True if there is a PriorityClass of this name.
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
-        root = f"/apis/{names.SCHEDULING_GROUP}/v1"
-        path = resource_path("priorityclasses", name=name, root=root)
-        return self._api.find(path, wait_seconds=wait_seconds) is not None
+    Raises:
+        RetryableError: The API server answered with an error, or not within the time.
+    """
+    root = f"/apis/{names.SCHEDULING_GROUP}/v1"
+    path = resource_path("priorityclasses", name=name, root=root)
+    return api.find(path, wait_seconds=wait_seconds) is not None
 
 
 class WorkerPods:
@@ -350,7 +350,7 @@ class Events:
                     regarding=regarding_pod(pod),
                 )
             except StatusError as error:
-                if error.status == 404 or _TERMINATING in str(error):
+                if error.status == 404 or "being terminated" in str(error):
                     return  # the namespace goes, and the pod with it
                 if error.status != 403:
                     raise
@@ -405,24 +405,23 @@ def create_event(
     Raises:
         DriverError: The API server refuses it, or did not answer.
     """
-    note = printable.one_line(message)
-    event = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": names.DRIVER,
-        "reportingInstance": instance[:_MAX_INSTANCE_BYTES],
-        "action": "ServeGPUs",  # what this driver does with the object; the reason is the outcome
-        "reason": reason,
-        "type": kind,
-        "regarding": regarding,
-        "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
-    }
+    note = printable.one_line(message).encode()[:_MAX_NOTE_BYTES]
     api.call(
         "POST",
         f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
-        body=event,
+        body={
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": names.DRIVER,
+            "reportingInstance": instance[:_MAX_INSTANCE_BYTES],
+            "action": "ServeGPUs",  # what this driver does with objects; the reason is the outcome
+            "reason": reason,
+            "type": kind,
+            "regarding": regarding,
+            "note": note.decode(errors="ignore"),
+        },
         wait_seconds=_EVENT_WAIT_SECONDS,
     )
 

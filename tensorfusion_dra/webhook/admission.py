@@ -29,6 +29,7 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
@@ -45,18 +46,6 @@ Item = Mapping[str, Any]
 
 _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
-
-
-class PodReader(Protocol):
-    """Pods at the API server."""
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """Return the pod with this UID as it is stored now; None if it is gone or replaced.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        ...
 
 
 class SliceReader(Protocol):
@@ -76,18 +65,6 @@ class ClaimReader(Protocol):
 
     def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Item]:
         """Return what is kept of a namespace's claims as they are stored now.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        ...
-
-
-class PriorityReader(Protocol):
-    """PriorityClasses at the API server."""
-
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
-        """Return True if there is a PriorityClass of this name.
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
@@ -156,11 +133,11 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
         if _name(template) == spec.get("schedulingConfigTemplate"):
             shared = as_map(as_map(template.get("spec")).get("dra"))
     enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
-    claims = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
+    template_name = "resourceClaimTemplateName"
     return PodPool(
         name=_name(found[0]),
         enabled=enabled if isinstance(enabled, bool) else None,
-        template=str(claims or names.CLAIM_TEMPLATE),
+        template=str(own.get(template_name) or shared.get(template_name) or names.CLAIM_TEMPLATE),
         isolations=isolation.pool_modes(found[0]),
         document=found[0],
     )
@@ -201,7 +178,8 @@ class AdmissionRules:
         slices: The published slices of this driver.
         classes: DeviceClasses, which may name amounts for claims.
         quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
-        priorities: None leaves the priority of pods as it is.
+        has_priority_class: Returns whether there is a PriorityClass of a name, which pods without
+            one then get. It may wait for the seconds, and raises RetryableError.
         keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
             once. Its argument is the seconds to wait; it raises RetryableError.
         cards_lately: Returns the published cards without waiting; None if they are not known.
@@ -215,13 +193,13 @@ class AdmissionRules:
 
     pools: Objects
     templates: Objects
-    pods: PodReader
+    pods: Pods
     slices: SliceReader
     classes: Objects
     scheduler: str
     virtual: bool
     quotas: Objects | None = None
-    priorities: PriorityReader | None = None
+    has_priority_class: Callable[[str, float], bool] = lambda _name, _seconds: False
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
     cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
@@ -267,9 +245,7 @@ class AdmissionRules:
                 return Verdict(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
-            if priority and not (
-                self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
-            ):
+            if priority and not self.has_priority_class(priority, wait_seconds):
                 priority = ""
         except RetryableError as error:
             return review.unavailable(error)
@@ -358,8 +334,9 @@ class AdmissionRules:
             return PASSED
         try:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
-            claim = of_pod.changed or asked.document
-            return of_pod if of_pod.errors else self._of_classes(asked, claim) or of_pod
+            if of_pod.errors:
+                return of_pod
+            return self._of_classes(asked, of_pod.changed or asked.document) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
 
@@ -396,8 +373,8 @@ class AdmissionRules:
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
             with suppress(InputError):  # written by hand: its pods are not known
-                ref = claim_admission.owner(claim, asked.namespace)
-                pod = self.pods.find(ref, wait_seconds=wait_seconds) or {}
+                owner = claim_admission.owner(claim, asked.namespace)
+                pod = self.pods.find(owner, wait_seconds=wait_seconds) or {}
                 if errors := [*class_admission.named_by_containers(pod, claim, apart)]:
                     return Verdict(errors=errors)
         try:
@@ -540,7 +517,7 @@ class QuotaAdmission:
         self,
         quotas: Objects,
         claims: ClaimReader,
-        pods: PodReader,
+        pods: Pods,
         classes: Objects,
         *,
         trusts_clients: bool,
@@ -577,14 +554,20 @@ class QuotaAdmission:
 
             def charged(claim: Item) -> Item:
                 """Return the name of a claim, and what it is charged: all that is kept of it."""
-                counted = quota.counted(class_admission.spelled_out(claim, classes))
-                return {"name": claim["metadata"]["name"], "charged": counted}
+                return {
+                    "name": claim["metadata"]["name"],
+                    "charged": quota.counted(class_admission.spelled_out(claim, classes)),
+                }
 
             stored = self._claims.of_namespace(
                 asked.namespace, charged, wait_seconds=asked.wait_seconds
             )
-            is_trusted = self._trusts_clients or self._has_pod(asked)
-            errors = self._refusals(asked, quotas, stored, is_trusted=is_trusted)
+            errors = self._refusals(
+                asked,
+                quotas,
+                stored,
+                is_trusted=self._trusts_clients or self._has_pod(asked),
+            )
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:

@@ -63,7 +63,7 @@ class Cluster:
             pods=self.pods,
             slices=self.slices,
             quotas=self.quotas,
-            priorities=self.priorities,
+            has_priority_class=self.priorities.exists,
             classes=self.classes,
             keeps_cards_apart=lambda _: not self.splits,
             scheduler="default-scheduler",
