@@ -370,8 +370,12 @@ class _Conversion:
         self.problems: Final[list[Remark]] = []
         for item in _objects(of.root):
             self._object(item)
-        self._annotations(of.root)
-        self._pods(of.root)
+        for part in list(_every_mapping(of.root)):
+            self._expression(part, names.ANNOTATION_CEL_EXPRESSION)  # among annotations
+            if isinstance(at(part, "spec", "containers"), list):
+                self._pod(part)
+            if Dialect.KSERVE in self._spoken and at(part, "kind") == "LLMInferenceService":
+                self._service(part)
         self.text: Final = of.text() if self.reasons else text
 
     def _reason(self, part: Any, key: object, text: str) -> None:
@@ -469,27 +473,6 @@ class _Conversion:
         for _, selector in mappings(part.get("selectors")):
             self._expression(at(selector, "cel"), "expression")
 
-    def _annotations(self, part: Any) -> None:
-        """Convert the expressions in annotations at any depth, as of pods and pod templates."""
-        for key, value in part.items() if isinstance(part, CommentedMap) else ():
-            if key == names.ANNOTATION_CEL_EXPRESSION:
-                self._expression(part, key)
-            else:
-                self._annotations(value)
-        for item in part if isinstance(part, list) else ():
-            self._annotations(item)
-
-    def _pods(self, part: Any) -> None:
-        """Translate the pods and templates of pods at any depth."""
-        if isinstance(at(part, "spec", "containers"), list):
-            self._pod(part)
-        if Dialect.KSERVE in self._spoken and at(part, "kind") == "LLMInferenceService":
-            self._service(part)
-        for item in part.values() if isinstance(part, CommentedMap) else ():
-            self._pods(item)
-        for item in part if isinstance(part, list) else ():
-            self._pods(item)
-
     def _pod(self, pod: CommentedMap) -> None:
         found = dialects.translate(pod, self._spoken)
         refused = [each for each in found.matches if each.is_refused]
@@ -578,6 +561,15 @@ def _objects(root: Any) -> Iterator[CommentedMap]:
             yield from _objects(item)
     elif kind in _KINDS and str(version).partition("/")[0] == names.RESOURCE_GROUP:
         yield root
+
+
+def _every_mapping(part: Any) -> Iterator[CommentedMap]:
+    """Yield the mappings at any depth, each before those in it."""
+    if isinstance(part, CommentedMap):
+        yield part
+        part = list(part.values())
+    for inner in part if isinstance(part, list) else ():
+        yield from _every_mapping(inner)
 
 
 def _like(other: CommentedMap) -> CommentedMap:
