@@ -109,8 +109,9 @@ class LimitsServer:
             while not supervisor.stopping.is_set():
                 with suppress(RetryableError):
                     self._limits.check_driver()
-                ready, _, _ = select.select([self._listener, self._pipe], [], [], _POLL_SECONDS)
-                if self._listener in ready:
+                listener = self._listener.fileno()
+                ready, _, _ = select.select([listener, self._pipe], [], [], _POLL_SECONDS)
+                if listener in ready:
                     connection, _ = self._listener.accept()
                     with connection, suppress(OSError):
                         self._serve(connection)

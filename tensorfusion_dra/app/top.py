@@ -19,7 +19,6 @@ from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Device, Holder
 
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
-_ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
 _MIN_SECONDS: Final = 1.0
 _MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -198,7 +197,7 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
     for name in sorted({namespace} if namespace else claims.keys() | totals.keys()):
         used, most = quota.sums(claims.get(name, ())), totals.get(name, {})
         rows = {}
-        for row in dict.fromkeys([*_ALWAYS, *most]):
+        for row in dict.fromkeys([*(f"requests.{name}" for name in _COLUMNS), *most]):
             taken, total = used.get(row, Quantity(0)), most.get(row)
             rows[row] = {
                 "used": str(taken),

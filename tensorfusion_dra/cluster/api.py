@@ -317,8 +317,10 @@ class Api:
         try:
             found = untyped_json.parse(text)
         except ValueError as error:
-            excerpt = error_text.one_line(_excerpt(text), self._secrets())
-            raise UnreadableError(f"{method} {path}: found no JSON: {excerpt}") from error
+            raise UnreadableError(
+                f"{method} {path}: found no JSON: "
+                f"{error_text.one_line(_excerpt(text), self._secrets())}"
+            ) from error
         if not isinstance(found, dict):
             raise UnreadableError(
                 f"{method} {path}: found {type(found).__name__}, expected an object"
@@ -409,9 +411,12 @@ class Api:
         try:
             found = projected(item, keep)
         except InputError as error:
-            text = error_text.one_line(error, self._secrets())
-            name = error_text.one_line(metadata(item).get("name"), self._secrets())
-            log.warning("object_left_out", path=path, name=name, error=text)
+            log.warning(
+                "object_left_out",
+                path=path,
+                name=error_text.one_line(metadata(item).get("name"), self._secrets()),
+                error=error_text.one_line(error, self._secrets()),
+            )
             return []
         return [found] if found else []
 
@@ -455,8 +460,9 @@ class Api:
                     try:
                         event = untyped_json.parse(line)
                     except ValueError as error:
-                        text = error_text.one_line(error)
-                        raise UnreadableError(f"WATCH {path}: found no JSON: {text}") from error
+                        raise UnreadableError(
+                            f"WATCH {path}: found no JSON: {error_text.one_line(error)}"
+                        ) from error
                     answer.connection.deadline.renew(silent_seconds)
                     self.exchanges.record_event()
                     if isinstance(event, dict):

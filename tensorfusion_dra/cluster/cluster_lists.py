@@ -12,8 +12,6 @@ from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
 from tensorfusion_dra.core.errors import StatusError
 
 Found = TypeVar("Found")
-_FIRST_MINOR_WITH_TAINT_RULES: Final = 37
-"""The first one that has DeviceTaintRules by default, and in v1."""
 
 
 def minor_version(text: str) -> int | None:
@@ -58,8 +56,11 @@ class ClusterLists:
         return minor_version(self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
-        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""
-        if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
+        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37.
+
+        Only from then on clusters have them by default, and in v1.
+        """
+        if (self.minor_version or 0) < 37:
             return []
         return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
 

@@ -19,7 +19,6 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices
 
-_SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 _NVIDIA: Final = "nvidia.com/"
 _HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 """The annotation in which HAMi's device plugin lists a node's cards."""
@@ -299,7 +298,12 @@ def claims(context: Context) -> Iterator[Finding]:
             if each.reason == verdicts.NO_ENFORCER:
                 yield note(subject, text)
             elif each.state is State.NOT_ENFORCED:
-                yield warning(subject, text, expected="Enforced", remedy=_SEE)
+                yield warning(
+                    subject,
+                    text,
+                    expected="Enforced",
+                    remedy="see docs/limits.md, How to see whether a limit holds",
+                )
             elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
                 yield note(subject, text)
             count += each.state is State.ENFORCED

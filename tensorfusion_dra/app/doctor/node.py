@@ -30,10 +30,7 @@ _ELSEWHERE: Final = (
 _MIN_FREE_BYTES: Final = 16 * 2**20
 _MIN_FREE_RATIO: Final = 0.1
 """As in the alert TensorFusionDRATenantFilesFull."""
-_NAMED_WRITERS: Final = 3
-_SUFFIXES: Final = (".json", ".yaml")
 _MAX_BYTES: Final = 16 * 2**20
-_OTHER_RELEASE: Final = "run the release that wrote them, or drain the node and delete its folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,7 @@ def full(folder: Path, free: float, data: Path) -> Finding:
     with suppress(RetryableError, FatalError):
         claims = {uid: f"claim {each.ref}" for uid, each in claim_store.read(data).claims.items()}
     counts = written_files.by_writer(folder, claims)
-    most = sorted(counts, key=lambda writer: (-counts[writer], writer))[:_NAMED_WRITERS]
+    most = sorted(counts, key=lambda writer: (-counts[writer], writer))[:3]
     return problem(
         f"{_TENANTS.what} {folder}",
         f"{free:.0%} of its space or files free",
@@ -251,7 +248,10 @@ def records(context: Context) -> Iterator[Finding]:
         found = claim_store.read(folder)
     except FatalError as error:
         yield problem(
-            subject, str(error), expected="records of this release", remedy=_OTHER_RELEASE
+            subject,
+            str(error),
+            expected="records of this release",
+            remedy="run the release that wrote them, or drain the node and delete its folder",
         )
     except RetryableError as error:
         yield not_checked(subject, str(error), remedy=_AS_ROOT)
@@ -301,7 +301,9 @@ def _files(context: Context) -> Iterator[Path]:
     settings = context.settings
     for folder in dict.fromkeys((Path(settings.static_cdi_dir), Path(settings.cdi_dir))):
         try:
-            yield from sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+            yield from sorted(
+                path for path in folder.iterdir() if path.suffix in {".json", ".yaml"}
+            )
         except FileNotFoundError:
             continue
         except OSError as error:

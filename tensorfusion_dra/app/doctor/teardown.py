@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import kubectl, logging, streams
@@ -20,9 +20,6 @@ from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
-
-_DONE: Final = frozenset({"Succeeded", "Failed"})
-
 
 User = Mapping[str, Any]
 """A pod, or another consumer, that uses claims of this driver, as in the JSON document.
@@ -143,7 +140,7 @@ def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[st
         pod = by_uid.get(uid, {})
         metadata = as_map(pod.get("metadata"))
         state = kind or str(as_map(pod.get("status")).get("phase") or "Pending")
-        if not (pod or kind) or state in _DONE:
+        if not (pod or kind) or state in ("Succeeded", "Failed"):
             continue
         since = _deleted_at(metadata)
         found.append(

@@ -21,7 +21,6 @@ STDIN: Final = "-"
 """The file name that stands for stdin."""
 WIDE: Final = "wide"
 FOR_PEOPLE: Final = ("table", WIDE)
-_FORMS: Final = (*FOR_PEOPLE, "json", "yaml")
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
@@ -90,7 +89,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="form",
-        choices=_FORMS,
+        choices=(*FOR_PEOPLE, "json", "yaml"),
         default="table",
         help="output format: a table, one with all columns if there are more, or a document for "
         "programs",

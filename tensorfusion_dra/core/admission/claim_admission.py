@@ -35,11 +35,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_
 
 Json = dict[str, Any]
 
-_PLACEHOLDER: Final = "true"
-"""The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
-_MODEL: Final = f"{names.DRIVER}/{names.ATTR_MODEL}"
-_UNLIMITED: Final = "0"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
@@ -94,7 +90,9 @@ def filled(
         assert isinstance(devices, dict)
         cards = keep_apart(devices, request, wanted.count)
         if len(alternatives) > 1:
-            devices["constraints"].append({"requests": cards, "matchAttribute": _MODEL})
+            devices["constraints"].append(
+                {"requests": cards, "matchAttribute": f"{names.DRIVER}/{names.ATTR_MODEL}"}
+            )
     return _annotated(result, wanted.share)
 
 
@@ -189,7 +187,7 @@ def _annotated(claim: Json, share: ShareParameters) -> Json:
     }
     metadata = claim.setdefault("metadata", {})
     metadata["annotations"] = {
-        names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED,
+        names.ANNOTATION_TFLOPS_LIMIT: "0",
         **as_map(metadata.get("annotations")),
         **{name: str(value) for name, value in found.items() if value is not None},
     }
@@ -304,11 +302,14 @@ def enforcing(wanted: PodRequest) -> str:
 
 
 def _selectors(existing: list[object], expression: str) -> list[object]:
-    """Return the template's own selectors, without the placeholder, and the generated one."""
+    """Return the template's own selectors and the generated one.
+
+    The guide's template has the placeholder ``true`` for the generated one.
+    """
     kept = [
         entry
         for entry in existing
-        if as_map(as_map(entry).get("cel")).get("expression") not in (expression, _PLACEHOLDER)
+        if as_map(as_map(entry).get("cel")).get("expression") not in (expression, "true")
     ]
     return [*kept, {"cel": {"expression": expression}}]
 

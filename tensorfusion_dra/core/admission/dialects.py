@@ -147,7 +147,6 @@ _TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True
 _UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
 _PLACING: Final = "kube-scheduler places the pod"
 _LIMITER: Final = "the node's enforcer decides how limits are kept"
-_KAI_PLACES: Final = "it still places the pod, so it has to allocate claims with amounts"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
@@ -203,7 +202,11 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
         FieldMapping(_ANNOTATION, "mps", note=_LIMITER),
         FieldMapping(Kind.LABEL, "kai.scheduler/queue", note="only KAI's scheduler has queues"),
-        FieldMapping(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
+        FieldMapping(
+            _SCHEDULER,
+            "kai-scheduler",
+            note="it still places the pod, so it has to allocate claims with amounts",
+        ),
     ),
     # kai-scheduler/gpu-fractioning: README, fractiond/internal/annotations (memory as quantities;
     # one of request and limit is the other as well; compute by turns or by MPS, without amounts).

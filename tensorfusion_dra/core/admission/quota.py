@@ -67,7 +67,12 @@ def shares(claim: Item) -> list[Amounts]:
         known = [name for name in options[0][0] if all(name in each for each, _ in options)]
         # The scheduler may take any of them, so the largest amounts count.
         found.append(
-            {name: max(_times(each[name], count) for each, count in options) for name in known}
+            {
+                name: max(
+                    Quantity(each[name].nano * count, each[name].family) for each, count in options
+                )
+                for name in known
+            }
         )
     return found
 
@@ -75,13 +80,15 @@ def shares(claim: Item) -> list[Amounts]:
 def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
     """Yield the alternatives of each request: what one card is charged, and the number of cards."""
     for alternatives in _cards(claim):
-        options = []
-        for request, amounts, count in alternatives:
-            limits = {**amounts, **_limits(claim, request)}
-            charged = {f"requests.{name}": amount for name, amount in amounts.items()}
-            charged |= {f"limits.{name}": amount for name, amount in limits.items()}
-            options.append((charged, count))
-        yield options
+        yield [
+            (_charged(amounts, {**amounts, **_limits(claim, request)}), count)
+            for request, amounts, count in alternatives
+        ]
+
+
+def _charged(requests: Amounts, limits: Amounts) -> Amounts:
+    by_field = {f"requests.{name}": amount for name, amount in requests.items()}
+    return by_field | {f"limits.{name}": amount for name, amount in limits.items()}
 
 
 def sums(found: Iterable[Amounts]) -> Amounts:
@@ -277,7 +284,3 @@ def _parameters(claim: Item, request: str) -> ShareParameters:
         if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
             merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
     return merged
-
-
-def _times(amount: Quantity, count: int) -> Quantity:
-    return Quantity(amount.nano * count, amount.family)

@@ -25,8 +25,11 @@ _Scalar = Literal["string", "int", "double", "constant"]
 _Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
 Form = Literal[_Scalar, _Compound, "name", "select", "index", "call", "method"]
 
-_ROWS: Final = ("||", "&&", "== != < <= > >= in", "+ -", "* / %")
-_LEVELS: Final = {mark: level for level, row in enumerate(_ROWS) for mark in row.split()}
+_LEVELS: Final = {
+    mark: level
+    for level, row in enumerate(("||", "&&", "== != < <= > >= in", "+ -", "* / %"))
+    for mark in row.split()
+}
 """Precedence of each operator, the lowest first."""
 _TEXT: Final = r"""(?:
     [rR](?:\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}|"(?!"")[^"\n\r]*"|'(?!'')[^'\n\r]*')
