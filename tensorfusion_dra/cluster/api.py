@@ -374,7 +374,8 @@ class Api:
         found: list[dict[str, Any]] = []
         with self._guard:
             alone = self._listing.setdefault(path, Lock())
-        if not alone.acquire(timeout=wait_seconds):
+        # A try that begins as its time ends may have none left.
+        if not alone.acquire(timeout=max(0.0, wait_seconds)):
             raise RetryableError(f"GET {path}: another list takes more than {wait_seconds:.0f} s")
         try:
             while True:

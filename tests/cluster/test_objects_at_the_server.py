@@ -168,6 +168,11 @@ def test_node_readiness_follows_its_ready_condition(
     assert Nodes(api, node_name="node-01").is_ready() is ready
 
 
+def test_a_list_for_which_no_time_is_left_is_retryable(api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.listed("/api/v1/pods", dict, wait_seconds=-0.001)
+
+
 PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
 
 
