@@ -322,12 +322,10 @@ def _totals(found: Iterable[_Card]) -> dict[str, _Amount]:
     sums: dict[str, _Amount] = {}
     for card in found:
         for name, amount in card.amounts.items() if not card.device.is_tainted else ():
-            before = sums.get(name)
-            if before is None:
-                total, free = amount.total, amount.free
-            else:
-                total, free = before.total + amount.total, before.free + amount.free
-            sums[name] = _Amount(total=total, taken=total - free)
+            none = Quantity(0, amount.total.family)
+            before = sums.get(name, _Amount(total=none, taken=none))
+            total = before.total + amount.total
+            sums[name] = _Amount(total=total, taken=total - before.free - amount.free)
     return sums
 
 

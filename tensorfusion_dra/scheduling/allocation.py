@@ -272,14 +272,13 @@ class _Search:
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
-        found = []
-        for device in self._candidates:
-            taken = self._usage.taken(device.id) if self._release < 37 else {}
-            if (
-                self._is_selectable(claim, wanted, device)
-                and devices.shortage(wanted.amounts, device.capacity, taken) is None
-            ):
-                found.append(device)
+        usage = self._usage if self._release < 37 else Usage()
+        found = [
+            device
+            for device in self._candidates
+            if self._is_selectable(claim, wanted, device)
+            and not devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+        ]
         self._all[claim, wanted.name] = found
         return len(found)
 

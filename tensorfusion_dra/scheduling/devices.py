@@ -4,6 +4,7 @@ Claims use a device exclusively, or by shares of its consumable capacity (KEP-50
 dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.37.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -330,12 +331,10 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
     ordered = sorted(found, key=lambda member: member.name)
     devices = tuple(chain.from_iterable(member.devices for member in ordered))
-    seen: set[str] = set()
-    for device in devices:
-        if device.id.device in seen:
-            reason = f"duplicate device name {device.id.device}"
+    for name, count in Counter(device.id.device for device in devices).items():
+        if count > 1:
+            reason = f"duplicate device name {name}"
             return Pool(driver=first.driver, name=first.pool, reason=reason)
-        seen.add(device.id.device)
     return Pool(driver=first.driver, name=first.pool, devices=devices)
 
 

@@ -264,8 +264,8 @@ class NodeClusters:
 
 def outcomes(trial: Trial, clusters: NodeClusters, nodes: Iterable[Document]) -> list[NodeOutcome]:
     """Return the outcome of each node, in the order of their names."""
-    ordered = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
-    return [outcome(trial, clusters.at(str(node["metadata"]["name"])), node) for node in ordered]
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    return [outcome(trial, clusters.at(name), node) for name, node in sorted(by_name.items())]
 
 
 def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:

@@ -41,8 +41,6 @@ _LIST: Final = re.compile(
 )
 _MAX_LEVELS: Final = 100
 _MAX_REPEATED: Final = 50_000
-_MAX_CHARACTERS: Final = 1_500_000
-"""Of one document; etcd stores no object above 1.5 MiB. Reading it takes a minute and a half."""
 _MAPPING: Final = re.compile(r"^(?P<key> *)[^\s#-].*:[ \t]*(?:#.*)?\n(?P<inner> *)[^\s#-]", re.M)
 
 
@@ -120,11 +118,6 @@ class Document:
             InputError: The text is not YAML, sets a key twice, or takes too long to read.
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
-        if len(text) > _MAX_CHARACTERS:
-            raise InputError(
-                f"YAML: line {first_line}: found a document of {len(text)} characters, expected at "
-                f"most {_MAX_CHARACTERS}"
-            )
         text = text.replace("\r\n", "\n")
         start = _DOCUMENT_START.match(text)
         self._start: Final = start[0] if start else ""

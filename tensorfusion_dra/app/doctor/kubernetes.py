@@ -17,7 +17,6 @@ from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
-    same,
 )
 
 _MIN_MINOR: Final = 34
@@ -30,7 +29,7 @@ _FIRST_CARD_MINOR: Final = 34
 
 
 def version(context: Context) -> Iterator[Finding]:
-    """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
+    """Check Kubernetes' version."""
     reported, minor = context.cluster.version, context.cluster.minor_version
     if minor is not None and minor < _MIN_MINOR:
         yield problem(
@@ -42,19 +41,6 @@ def version(context: Context) -> Iterator[Finding]:
         )
     else:
         yield ok("API server", f"Kubernetes {reported}")
-    group = context.cluster.find("/apis/resource.k8s.io") or {}
-    versions = [str(item.get("version")) for item in group.get("versions") or []]
-    subject = "API group resource.k8s.io"
-    if "v1" in versions:
-        yield ok(subject, f"{', '.join(versions)}; v1 is used")
-    else:
-        yield problem(
-            subject,
-            ", ".join(versions) or "not served",
-            expected="v1",
-            remedy="upgrade the cluster, or start kube-apiserver without "
-            "--runtime-config=resource.k8s.io/v1=false",
-        )
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
@@ -106,16 +92,8 @@ def slice_gates(context: Context) -> Iterator[Finding]:
             "kube-scheduler (on by default from Kubernetes 1.36 on), or set "
             "enforcer-wait-seconds=0",
         )
-    if not dropped and same(sent["spec"]["devices"], stored["spec"].get("devices") or []):
+    if not dropped:
         yield ok(subject, "every field kept")
-    elif not dropped:
-        yield warning(
-            subject,
-            "stored differently than it was sent, which no feature gate explains",
-            expected="every field kept",
-            remedy="look for an admission webhook or policy that changes ResourceSlices: "
-            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
-        )
     # A scheduler has the API server's version or an older one.
     cluster = context.cluster
     if GATE_CONSUMABLE_CAPACITY not in dropped and cluster.minor_version == _FIRST_CARD_MINOR:

@@ -397,12 +397,17 @@ def errors(
             continue
         chosen = f"{where}.isolation"
         if parsed.isolation is Isolation.HARD and not enforces_hard:
-            text = f"found hard, expected {isolation.HARD_NEEDS}"
-            yield FieldError(chosen, Reason.FORBIDDEN, text)
+            yield FieldError(
+                chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
+            )
         if parsed.isolation is Isolation.SHARED:
             for name in _with_amounts(_devices(found, path), as_map(config)):
-                text = f"found shared and amounts in request {name}, expected "
-                yield FieldError(chosen, Reason.FORBIDDEN, text + isolation.SHARED_NEEDS)
+                yield FieldError(
+                    chosen,
+                    Reason.FORBIDDEN,
+                    f"found shared and amounts in request {name}, expected "
+                    f"{isolation.SHARED_NEEDS}",
+                )
 
 
 def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> Iterator[str]:
@@ -414,8 +419,7 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
     chosen = as_list(config.get("requests"))
     for request in map(as_map, as_list(devices.get("requests"))):
         for full_name, wanted in resource_claims.alternatives(request):
-            name = name_of(request)
-            if chosen and not {name, full_name} & set(map(str, chosen)):
+            if chosen and not {name_of(request), full_name} & set(map(str, chosen)):
                 continue
             amounts = as_map(as_map(wanted.get("capacity")).get("requests"))
             short = {key.removeprefix(f"{names.DRIVER}/") for key in amounts}

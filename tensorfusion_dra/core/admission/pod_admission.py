@@ -117,18 +117,20 @@ class PodContainer:
         for index, use in enumerate(self.claims):
             # By a single request the container would get only one GPU.
             if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
-                where = f"{self.path}.resources.claims[{index}].request"
-                text = (
+                yield FieldError(
+                    f"{self.path}.resources.claims[{index}].request",
+                    Reason.INVALID,
                     f"found {str(use['request'])[:80]!r}, expected none: each of the "
                     f"{wanted.count} GPUs has its own request; a container gets all of them only "
-                    "by the claim's name"
+                    "by the claim's name",
                 )
-                yield FieldError(where, Reason.INVALID, text)
         for index, switch in enumerate(self.env):
             if switch in REFUSED_ENV:
-                text = f"found {switch}, expected no switch that turns the limiter off"
-                where = f"{self.path}.env[{index}].name"
-                yield FieldError(where, Reason.FORBIDDEN, text)
+                yield FieldError(
+                    f"{self.path}.env[{index}].name",
+                    Reason.FORBIDDEN,
+                    f"found {switch}, expected no switch that turns the limiter off",
+                )
 
 
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
@@ -175,16 +177,16 @@ def errors(
     if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
         yield from _named_twice(annotations, wanted)
     for annotation in _compared(annotations):
-        close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
-        if close:
-            text = f"found an unknown annotation; did you mean {close[0]}?"
+        for close in difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR):
+            text = f"found an unknown annotation; did you mean {close}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
     if indices := annotations.get(names.MARK_GPU_INDICES):
-        text = (
+        yield FieldError(
+            pod_request.path_of(names.MARK_GPU_INDICES),
+            Reason.FORBIDDEN,
             f"found {str(indices)[:80]!r}, expected none: DRA has no index of a GPU; select by "
-            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}"
+            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}",
         )
-        yield FieldError(pod_request.path_of(names.MARK_GPU_INDICES), Reason.FORBIDDEN, text)
     if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -203,17 +205,25 @@ def errors(
         )
     ):
         if limit and request and limit < request:
-            text = f"found {limit}, expected at least the request of {request}"
-            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(annotation),
+                Reason.INVALID,
+                f"found {limit}, expected at least the request of {request}",
+            )
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
-        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
-        yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
+        yield FieldError(
+            pod_request.path_of(names.ANNOTATION_ISOLATION),
+            Reason.FORBIDDEN,
+            f"found hard, expected {isolation.HARD_NEEDS}",
+        )
     known = [container.name for container in every]
     for name in wanted.containers:
         if name not in known:
-            text = f"found {name!r}, expected one of {', '.join(known)}"
-            where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
-            yield FieldError(where, Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER),
+                Reason.INVALID,
+                f"found {name!r}, expected one of {', '.join(known)}",
+            )
     for container in every:
         if container.has_share:
             yield from container.errors(wanted)
@@ -233,8 +243,11 @@ def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator
     limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
     for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):
         if all(annotations.get(name, "0") != "0" for name in (amount, percent)):
-            text = f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two"
-            yield FieldError(pod_request.path_of(percent), Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(percent),
+                Reason.INVALID,
+                f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two",
+            )
 
 
 def admitted(

@@ -404,52 +404,45 @@ def terms(expression: str) -> Term:
     Raises:
         CelError: It is not valid CEL.
     """
-    return _Splitter(expression).term(parse(expression), {})
+    return _term(expression, parse(expression), {})
 
 
-class _Splitter:
-    def __init__(self, expression: str) -> None:
-        self._expression: Final = expression
+def _term(expression: str, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
+    """Return the term of a node, whose expression stands between the texts before and after."""
+    text = expression[node.start : node.end]
+    operator, parts = "", tuple[Term, ...]()
+    if is_bind(node):
+        name, value, _ = (expression[each.start : each.end] for each in node.arguments)
+        inner = {**bound, name: _domain(node.arguments[1], bound)}
+        before_body = f"{before}cel.bind({name}, {value}, "
+        body = _term(expression, node.arguments[2], inner, before_body, f"){after}")
+        operator, parts = body.operator, body.parts
+    elif node.form == "logic" or node.text == "!":
+        operator = node.text
+        parts = tuple(_term(expression, part, bound, before, after) for part in node.parts)
+    return Term(
+        text=" ".join(text.split()),
+        expression=f"{before}{text}{after}",
+        operator=operator,
+        parts=parts,
+        lookups=tuple(dict.fromkeys(_lookups(node, bound))),
+    )
 
-    def term(self, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
-        """Return the term of a node, whose expression stands between the texts before and after."""
-        text = self._text(node)
-        operator, parts = "", tuple[Term, ...]()
-        if is_bind(node):
-            name, value, _ = map(self._text, node.arguments)
-            inner = {**bound, name: _domain(node.arguments[1], bound)}
-            body = self.term(
-                node.arguments[2], inner, f"{before}cel.bind({name}, {value}, ", f"){after}"
-            )
-            operator, parts = body.operator, body.parts
-        elif node.form == "logic" or node.text == "!":
-            operator = node.text
-            parts = tuple(self.term(part, bound, before, after) for part in node.parts)
-        return Term(
-            text=" ".join(text.split()),
-            expression=f"{before}{text}{after}",
-            operator=operator,
-            parts=parts,
-            lookups=tuple(dict.fromkeys(self._lookups(node, bound))),
-        )
 
-    def _lookups(self, node: Node, bound: Bound) -> Iterator[Lookup]:
-        match node:
-            case Node(form="select", parts=(target,), text=name):
-                yield from _found(target, name, bound)
-            case Node(form="index", parts=(target, key)):
-                yield from _found(target, key.string(), bound)
-            case Node(form="binary", text="in", parts=(key, target)):
-                yield from _found(target, key.string(), bound)
-            case Node(form="method", arguments=arguments):
-                value = _domain(arguments[1], bound) if is_bind(node) else None
-                names = map(self._text, arguments[: bindings(node)])
-                bound = {**bound, **dict.fromkeys(names, value)}
-        for part in node.parts:
-            yield from self._lookups(part, bound)
-
-    def _text(self, node: Node) -> str:
-        return self._expression[node.start : node.end]
+def _lookups(node: Node, bound: Bound) -> Iterator[Lookup]:
+    match node:
+        case Node(form="select", parts=(target,), text=name):
+            yield from _found(target, name, bound)
+        case Node(form="index", parts=(target, key)):
+            yield from _found(target, key.string(), bound)
+        case Node(form="binary", text="in", parts=(key, target)):
+            yield from _found(target, key.string(), bound)
+        case Node(form="method", arguments=arguments):
+            value = _domain(arguments[1], bound) if is_bind(node) else None
+            names = (each.text for each in arguments[: bindings(node)])
+            bound = {**bound, **dict.fromkeys(names, value)}
+    for part in node.parts:
+        yield from _lookups(part, bound)
 
 
 def _found(target: Node, name: str | None, bound: Bound) -> Iterator[Lookup]:

@@ -114,7 +114,6 @@ def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, her
 
 
 VERSION = "GET /version"
-GROUP = "GET /apis/resource.k8s.io"
 SLICES = f"GET {RESOURCE}/resourceslices"
 CLAIMS = f"GET {RESOURCE}/resourceclaims"
 NEW_CLAIM = f"POST {RESOURCE}/namespaces/default/resourceclaims"
@@ -122,13 +121,11 @@ TEMPLATES = f"GET {RESOURCE}/resourceclaimtemplates"
 CLASSES = f"GET {RESOURCE}/deviceclasses"
 CLASS = f"{CLASSES}/tensor-fusion.ai"
 POOLS = "GET /apis/tensor-fusion.ai/v1/gpupools"
-V1 = (Level.OK, "v1 is used")
 READY = [{"type": "Ready", "status": "True"}]
 
 
-def of_version(version: str, *groups: str) -> dict[str, Any]:
-    served = {"versions": [{"version": version} for version in groups or ("v1",)]}
-    return {VERSION: {"gitVersion": version}, GROUP: served}
+def of_version(version: str) -> dict[str, Any]:
+    return {VERSION: {"gitVersion": version}}
 
 
 def of_node(kubelet: str = "v1.36.0", conditions: list[dict[str, str]] = READY) -> dict[str, Any]:
@@ -191,10 +188,9 @@ TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
 @pytest.mark.parametrize(
     ("check", "answers", "expected"),
     [
-        (kubernetes.version, of_version("v1.33.9"), [(Level.PROBLEM, "Kubernetes v1.33.9"), V1]),
-        (kubernetes.version, of_version("v1.36.2-gke.100"), [OK, V1]),
-        (kubernetes.version, of_version("v1.34.0", "v1beta2"), [OK, (Level.PROBLEM, "v1beta2")]),
-        (kubernetes.version, {VERSION: {}}, [OK, (Level.PROBLEM, "not served")]),
+        (kubernetes.version, of_version("v1.33.9"), [(Level.PROBLEM, "Kubernetes v1.33.9")]),
+        (kubernetes.version, of_version("v1.36.2-gke.100"), [OK]),
+        (kubernetes.version, {VERSION: {}}, [OK]),
         (kubernetes.nodes, of_node("v1.33.4"), [OK, (Level.PROBLEM, "v1.34 or later")]),
         (kubernetes.nodes, of_node("v1.34.1"), [OK, (Level.WARNING, "can stop calling")]),
         (kubernetes.nodes, of_node("v1.34.2"), [OK, OK]),
@@ -229,11 +225,6 @@ TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
             kubernetes.slice_gates,
             kept_without(*BINDING),
             [(Level.WARNING, "DRADeviceBindingConditions is off")],
-        ),
-        (
-            kubernetes.slice_gates,
-            kept_without("attributes"),
-            [(Level.WARNING, "look for an admission webhook")],
         ),
         (
             kubernetes.slice_gates,
