@@ -71,13 +71,11 @@ class Slices:
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
             if self._must_list:
-                found = self._api.listed(
-                    _SLICES, _kept, query=self._query, permission=_PERMISSION
-                ).items
-                # Slices of others must never be changed or deleted.
+                listed = self._api.listed(_SLICES, _kept, query=self._query, permission=_PERMISSION)
                 self._known = {
                     item["metadata"]["name"]: item
-                    for item in found
+                    for item in listed.items
+                    # Slices of others must never be changed or deleted.
                     if slices.is_of_node(item, self._node_name)
                 }
                 self._must_list = not self._is_watched

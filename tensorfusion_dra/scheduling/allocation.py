@@ -103,10 +103,9 @@ def cluster(
     release: int = NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
-    by_name = (devices.class_of(document) for document in classes)
     return Cluster(
-        slices=tuple(devices.slice_of(document) for document in slices),
-        classes={device_class.name: device_class for device_class in by_name},
+        slices=tuple(map(devices.slice_of, slices)),
+        classes={each.name: each for each in map(devices.class_of, classes)},
         claims=tuple(claims),
         release=release,
     )

@@ -539,18 +539,19 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
         for result in resource_claims.results(claim):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             amounts = result.get("consumedCapacity") or {}
-            holder = Holder(
-                namespace=str(metadata.get("namespace", "")),
-                claim=str(metadata["name"]),
-                request=str(result.get("request", "")),
-                consumers=consumers,
-                amounts={name: quantity.parse(text) for name, text in amounts.items()}
-                if result.get("shareID")
-                else None,
-                is_admin=bool(result.get("adminAccess")),
-                used=used.get((*device, result.get("shareID"))) or {},
+            found.setdefault(device, []).append(
+                Holder(
+                    namespace=str(metadata.get("namespace", "")),
+                    claim=str(metadata["name"]),
+                    request=str(result.get("request", "")),
+                    consumers=consumers,
+                    amounts={name: quantity.parse(text) for name, text in amounts.items()}
+                    if result.get("shareID")
+                    else None,
+                    is_admin=bool(result.get("adminAccess")),
+                    used=used.get((*device, result.get("shareID"))) or {},
+                )
             )
-            found.setdefault(device, []).append(holder)
     return found
 
 

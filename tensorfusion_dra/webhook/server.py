@@ -265,8 +265,9 @@ class ReviewServer:
             if isinstance(found, Request):
                 connection.is_worked_on = True
                 workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
-                loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(workers, self._work, connection, found)
+                found = await asyncio.get_running_loop().run_in_executor(
+                    workers, self._work, connection, found
+                )
                 connection.is_worked_on = False
             self._hold(connection, len(found.body))
             async with asyncio.timeout(self.bounds.request_seconds):

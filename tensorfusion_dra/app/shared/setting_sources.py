@@ -172,8 +172,8 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            present = flag(_REPLACED.get(str(key).replace("-", "_"), ""))
-            expected = present or "the name of a setting (--help lists them)"
+            replaced = _REPLACED.get(str(key).replace("-", "_"))
+            expected = flag(replaced) if replaced else "the name of a setting (--help lists them)"
             raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
         if not isinstance(value, str | int | float):
             raise InputError(

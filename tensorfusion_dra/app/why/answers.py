@@ -466,8 +466,9 @@ def _with_amounts(claim: Document, wanted: Wanted, amounts: Mapping[str, Quantit
                 continue
             named = (exact.get("capacity") or {}).get("requests") or {}
             if {name: quantity.parse(text) for name, text in named.items()} == wanted.amounts:
-                texts = {name: str(amount) for name, amount in amounts.items()}
-                exact["capacity"] = {"requests": texts}
+                exact["capacity"] = {
+                    "requests": {name: str(each) for name, each in amounts.items()}
+                }
     return result
 
 

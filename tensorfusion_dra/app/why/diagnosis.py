@@ -397,19 +397,25 @@ def _judge(
     again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
         subject = error.path or "pod"
-        remedy = f"correct {subject}{again}"
-        level = Level.WARNING if is_admitted else Level.PROBLEM
         found.findings.append(
-            Finding(level=level, subject=subject, found=error.text, remedy=remedy)
+            Finding(
+                level=Level.WARNING if is_admitted else Level.PROBLEM,
+                subject=subject,
+                found=error.text,
+                remedy=f"correct {subject}{again}",
+            )
         )
     for text in verdict.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
             is_typo = "did you mean" in reason
-            remedy = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
-            level = Level.WARNING if is_typo else Level.NOTE
             found.findings.append(
-                Finding(level=level, subject=subject, found=reason, remedy=remedy)
+                Finding(
+                    level=Level.WARNING if is_typo else Level.NOTE,
+                    subject=subject,
+                    found=reason,
+                    remedy=f"{'correct' if is_typo else 'correct or remove'} {subject}{again}",
+                )
             )
 
 

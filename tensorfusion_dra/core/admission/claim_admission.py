@@ -224,8 +224,11 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) ->
     if wanted.expression:
         expression = dialect.translate(wanted.expression).strip()
     else:
-        model = wanted.models[0] if wanted.models else ""
-        expression = selector(model=model, pool=pool, qos=qos.value if qos else "")
+        expression = selector(
+            model=wanted.models[0] if wanted.models else "",
+            pool=pool,
+            qos=qos.value if qos else "",
+        )
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
     if wanted.selector:
         own = dialect.translate(wanted.selector).strip()

@@ -310,8 +310,9 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
             continue
         word, named = found
         if word.excludes in owner[field_name]:
-            both = f"found it beside {word.excludes}, expected one of the two"
-            result.matches.append(here(both, is_refused=True))
+            result.matches.append(
+                here(f"found it beside {word.excludes}, expected one of the two", is_refused=True)
+            )
             continue
         try:
             value = word.read(text)
@@ -329,8 +330,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
         elif word.becomes == _COUNT and kind is Kind.RESOURCE:
             without.add(container)
         text = becomes if word.becomes else f"has no effect: {word.note}"
-        is_removed = bool(word.becomes) or kind is Kind.RESOURCE
-        result.matches.append(here(text, is_removed=is_removed))
+        result.matches.append(here(text, is_removed=bool(word.becomes) or kind is Kind.RESOURCE))
     # A container with 0 GPUs gets none, whatever it says of their parts.
     _combine(result, pod, {name: each for name, each in asked.items() if name not in without})
     return result
