@@ -65,7 +65,6 @@ RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 CORE: Final = "/api/v1"
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
-_PAGE: Final = "500"
 
 _ALL_SECONDS: Final = 15.0
 """The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
@@ -100,7 +99,6 @@ _VERBS: Final = {
 _RESOURCE: Final = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)/(?:namespaces/[^/]+/)?([a-z]+)(?:/([^/]+)(?:/([a-z]+))?)?"
 )
-_GROUP: Final = re.compile(r"/apis/[^/]+")
 _RESOURCES: Final = frozenset(
     {
         *("resourceslices", "resourceclaims", "resourceclaims/status", "pods", "nodes", "events"),
@@ -370,7 +368,7 @@ class Api:
         Raises:
             RetryableError: See call(). A list of the collection is under way for too long.
         """
-        page = {**(query or {}), **({"limit": _PAGE} if pages else {})}
+        page = {**(query or {}), **({"limit": "500"} if pages else {})}
         found: list[dict[str, Any]] = []
         with self._guard:
             alone = self._listing.setdefault(path, Lock())
@@ -629,7 +627,7 @@ class Exchanges:
             resource = f"{kind}/{part}" if part else kind
             resource = resource if resource in _RESOURCES else "other"
         else:
-            name, resource = path, "groups" if _GROUP.fullmatch(path) else "other"
+            name, resource = path, "groups" if re.fullmatch("/apis/[^/]+", path) else "other"
         if method == "GET":
             verb = "get" if name else "list"
         with self._guard:

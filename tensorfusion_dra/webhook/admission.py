@@ -5,7 +5,7 @@ Pods get their share, claims their content, within the quotas of their namespace
 
 import copy
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -282,30 +282,24 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        of_each = (self._warnings_of(pod, each, found, namespace=namespace) for each in several)
-        common = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
-        return list(dict.fromkeys([*common, *(text for each in of_each for text in each)]))
-
-    def _warnings_of(
-        self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
-    ) -> Iterator[str]:
-        wanted = choices[0]
-        yield from pod_admission.warnings(
-            pod,
-            wanted,
-            pod_admission.containers(pod, wanted),
-            template=found.template,
-            scheduler=self.scheduler,
-        )
-        known = self.templates_lately()
+        warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        known, cards = self.templates_lately(), self.cards_lately()
+        for choices in several:
+            warnings += pod_admission.warnings(
+                pod,
+                choices[0],
+                pod_admission.containers(pod, choices[0]),
+                template=found.template,
+                scheduler=self.scheduler,
+            )
+            if cards is not None and not choices[0].expression:
+                warnings += at_present.warnings(choices, cards, pool=found.name)
         if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
-            yield (
+            warnings.append(
                 f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
                 "waits for its claim"
             )
-        cards = self.cards_lately()
-        if cards is not None and not wanted.expression:
-            yield from at_present.warnings(choices, cards, pool=found.name)
+        return list(dict.fromkeys(warnings))
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""

@@ -25,12 +25,6 @@ from tensorfusion_dra.scheduling.devices import Device, Usage
 
 Document = Mapping[str, Any]
 
-_CAPACITIES: Final = (
-    names.CAPACITY_TFLOPS,
-    names.CAPACITY_VRAM,
-    names.CAPACITY_VIRTUAL_TFLOPS,
-    names.CAPACITY_VIRTUAL_VRAM,
-)
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
 
@@ -118,8 +112,9 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     amounts = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
-        if name not in _CAPACITIES:
-            raise InputError(f"request: found {part!r}, expected {'=..., '.join(_CAPACITIES)}=...")
+        if name not in dialect.CAPACITIES:
+            known = "=..., ".join(dialect.CAPACITIES)
+            raise InputError(f"request: found {part!r}, expected {known}=...")
         try:
             amounts[name] = quantity.parse(value)
         except QuantityError as error:

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.composer import Composer
+from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import CommentMark, MarkedYAMLError, YAMLError
+from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
@@ -39,8 +39,8 @@ _DOCUMENT_START: Final = re.compile(r"---[ \t]*(?:#.*)?(?:\n|$)|---[ \t]+")
 _LIST: Final = re.compile(
     r"^(?P<key> *)(?:- )?[^\s#-].*:[ \t]*(?:#.*)?\n(?P<dash> *)-(?P<gap> +)\S", re.M
 )
-_MAX_LEVELS: Final = 100
-_MAX_REPEATED: Final = 50_000
+_MAX_NODES: Final = 100_000
+"""Of a document with aliases."""
 _MAPPING: Final = re.compile(r"^(?P<key> *)[^\s#-].*:[ \t]*(?:#.*)?\n(?P<inner> *)[^\s#-]", re.M)
 
 
@@ -59,12 +59,8 @@ class _Plain(BaseResolver):
 _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
 
 
-class _TooLargeError(MarkedYAMLError):
-    """A document would take far more time than its text is long."""
-
-
 class _Bounded(Composer):
-    """Composer that refuses what no object of Kubernetes has: many levels, many repetitions.
+    """Composer that refuses many repetitions, which no object of Kubernetes has.
 
     Every part of ruamel.yaml, and the conversion, goes through a value again for each of its
     aliases. So ten lines, each a list of nine aliases of the line before, would take days.
@@ -72,33 +68,24 @@ class _Bounded(Composer):
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader)
-        self._levels = self._nodes = self._repeated = 0
+        self._nodes = 0
         self._sizes: Final[dict[int, int]] = {}
         """Number of nodes in each complete node, by its id."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node and those in it."""
         event, before = self.parser.peek_event(), self._nodes
-        self._levels += 1
-        if self._levels > _MAX_LEVELS:
-            raise _too_large(event, f"found more than {_MAX_LEVELS} levels")
         node = super().compose_node(parent, index)
-        self._levels -= 1
         if isinstance(event, AliasEvent):
-            if id(node) not in self._sizes:
-                raise _too_large(event, "found an alias of a value that contains it")
-            self._nodes += self._sizes[id(node)]
-            self._repeated += self._sizes[id(node)]
-            if self._repeated > _MAX_REPEATED:
-                raise _too_large(event, f"found aliases of more than {_MAX_REPEATED} values")
+            # An alias of a value that contains it has no size yet.
+            self._nodes += self._sizes.get(id(node), _MAX_NODES)
+            if self._nodes > _MAX_NODES:
+                text = f"found aliases of more than {_MAX_NODES} values"
+                raise ComposerError(problem=text, problem_mark=event.start_mark)
         else:
             self._nodes += 1
             self._sizes[id(node)] = self._nodes - before
         return node
-
-
-def _too_large(event: Any, text: str) -> _TooLargeError:
-    return _TooLargeError(problem=text, problem_mark=event.start_mark)
 
 
 class Document:
@@ -126,7 +113,7 @@ class Document:
         self._yaml: Final = _round_trip(self._body)
         try:
             self.root: Any = self._yaml.load(self._body)
-        except (DuplicateKeyError, _TooLargeError) as error:
+        except (DuplicateKeyError, ComposerError) as error:
             line = error.problem_mark.line + self._first_line
             raise InputError(f"YAML: line {line}: {error.problem}") from error
         except YAMLError as error:
@@ -342,7 +329,10 @@ def convert(
     Raises:
         InputError: The text is not YAML, or sets a key twice.
     """
-    done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
+    try:
+        done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
+    except RecursionError as error:
+        raise InputError("YAML: found too many levels") from error
     return Converted(
         text="".join(each.text for each in done),
         reasons=tuple(sorted({reason for each in done for reason in each.reasons})),

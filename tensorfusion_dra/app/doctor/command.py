@@ -86,7 +86,18 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = _context(flags, settings)
+    # A pod, or a machine with the kubelet's registration folder, is a node.
+    in_pod = checks.in_pod()
+    is_node = in_pod or settings.registry_folder.is_dir()
+    here = Context(
+        settings=settings,
+        place=Place(flags.on or (Place.NODE if is_node else Place.WORKSTATION)),
+        in_pod=in_pod,
+        cluster=ClusterLists(
+            kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
+        ),
+        namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
+    )
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
     worst = findings.worst(found for _, found in results)
@@ -100,28 +111,6 @@ def run(flags: argparse.Namespace) -> int:
     }
     sys.stdout.write(streams.formatted(flags.form, document, _report(results, here)))
     return EXIT_CODES[worst]
-
-
-def _context(flags: argparse.Namespace, settings: Settings) -> Context:
-    """Return what the flags say, and what this machine is.
-
-    Unless a flag names the place, a pod or a machine with the kubelet's registration folder counts
-    as a node, and any other machine as a workstation.
-
-    Raises:
-        InputError: A flag cannot be used.
-    """
-    in_pod = checks.in_pod()
-    is_node = in_pod or settings.registry_folder.is_dir()
-    return Context(
-        settings=settings,
-        place=Place(flags.on or (Place.NODE if is_node else Place.WORKSTATION)),
-        in_pod=in_pod,
-        cluster=ClusterLists(
-            kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
-        ),
-        namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
-    )
 
 
 def _report(results: Sequence[tuple[str, Finding]], context: Context) -> list[str]:

@@ -20,8 +20,6 @@ from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices
 
 _NVIDIA: Final = "nvidia.com/"
-_HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
-"""The annotation in which HAMi's device plugin lists a node's cards."""
 _PLUGINS: Final = (
     (
         _NVIDIA,
@@ -185,7 +183,8 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
     For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
     """
     subject = f"extended resources of node {node['metadata']['name']}"
-    by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
+    # HAMi's device plugin lists the node's cards there.
+    by_hami = "hami.io/node-nvidia-register" in (node["metadata"].get("annotations") or {})
     found = False
     for prefix, whose, off in _PLUGINS:
         taken = _resources(node, prefix)

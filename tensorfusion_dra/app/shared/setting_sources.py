@@ -118,7 +118,6 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
             found[item.name] = environment[variable(item)]
         if getattr(flags, item.name) is not None:
             found[item.name] = getattr(flags, item.name)
-    for item in fields(kind):
         if item.name in found and not isinstance(item.default, str):
             found[item.name] = _parsed(item.name, str(found[item.name]), type(item.default))
     return found

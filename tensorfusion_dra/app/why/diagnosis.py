@@ -82,8 +82,8 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
         if file is not None:
             pod, owner, others = reading.read_file(file, namespace=namespace, name=target)
             cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-            found = diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-            return _with_misplaced(owner, found)
+            cluster = reading.with_objects(cluster, others)
+            return _with_misplaced(owner, diagnose(pod, cluster, is_created=False))
         kind, namespace, name = reading.named(target, namespace)
         if kind == "Pod":
             pod = reading.read_pod(lists, namespace=namespace, name=name)

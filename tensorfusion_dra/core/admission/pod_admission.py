@@ -27,16 +27,6 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
-_AMOUNTS: Final = (
-    names.ANNOTATION_TFLOPS_REQUEST,
-    names.ANNOTATION_VRAM_REQUEST,
-    names.ANNOTATION_TFLOPS_LIMIT,
-    names.ANNOTATION_VRAM_LIMIT,
-    names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
-    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
-    names.ANNOTATION_VRAM_PERCENT_REQUEST,
-    names.ANNOTATION_GPU_COUNT,
-)
 OF_CONTAINERS: Final = (
     f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
     "hami-core or mps, which keep equal ones only; nvidia and Tensor Fusion's hypervisor keep the "
@@ -176,8 +166,9 @@ def errors(
     annotations = review.annotations_of(pod)
     if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
         yield from _named_twice(annotations, wanted)
+    near = (*pod_request.AMOUNTS, names.ANNOTATION_GPU_COUNT)
     for annotation in _compared(annotations):
-        for close in difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR):
+        for close in difflib.get_close_matches(annotation.lower(), near, n=1, cutoff=_NEAR):
             text = f"found an unknown annotation; did you mean {close}?"
             yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
     if indices := annotations.get(names.MARK_GPU_INDICES):

@@ -65,17 +65,16 @@ REQUESTING_ANNOTATIONS: Final = (
 )
 """Annotations that request a GPU. A pod without any of them requests none."""
 
-_IMPLYING_AMOUNTS: Final = (
+AMOUNTS: Final = (
     names.ANNOTATION_TFLOPS_REQUEST,
     names.ANNOTATION_VRAM_REQUEST,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
     names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
     names.ANNOTATION_VRAM_PERCENT_REQUEST,
-    names.ANNOTATION_TFLOPS_LIMIT,
-    names.ANNOTATION_VRAM_LIMIT,
-    names.ANNOTATION_ISOLATION,
 )
-"""Annotations that determine how much of a GPU the pod gets; a malformed one is error enough."""
+"""Annotations that name a part of a GPU."""
 PERCENT_OF: Final = {
     names.ANNOTATION_TFLOPS_REQUEST: names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_TFLOPS_LIMIT: names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
@@ -352,8 +351,9 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
         found["percent"] = None if tflops else percent
         found["percent_limit"] = None if share.tflops_limit else found["percent_limit"]
     request = PodRequest(**found, share=share)
-    amounts_malformed = not malformed.isdisjoint(map(path_of, _IMPLYING_AMOUNTS))
-    if requests_gpu(pod_annotations) and not (request.has_amounts or amounts_malformed):
+    # A malformed annotation that determines how much of a GPU the pod gets is error enough.
+    is_malformed = not malformed.isdisjoint(map(path_of, (*AMOUNTS, names.ANNOTATION_ISOLATION)))
+    if requests_gpu(pod_annotations) and not (request.has_amounts or is_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
         text = f"found no amount, expected {tflops}, {vram} or both"
         errors.append(FieldError(path_of(tflops), Reason.REQUIRED, text))

@@ -56,18 +56,12 @@ _STRING: Final = re.compile(r"([rR]?)('''|\"\"\"|'|\")(.*)\2", re.DOTALL)
 class CelError(InputError):
     """An expression cannot be parsed or translated.
 
-    Attributes:
-        line: Line of the error, from 1.
-        column: In characters, from 1, as in the API server's own messages.
-        offset: The same position, in characters from the start of the expression.
-        reason: What was found and what was expected.
+    The text begins with line and column, both from 1, as the API server's own messages do.
     """
 
     def __init__(self, reason: str, *, expression: str, offset: int) -> None:
-        self.line, self.column = position(expression, offset)
-        self.offset = offset
-        self.reason = reason
-        super().__init__(f"{self.line}:{self.column}: {reason}")
+        line, column = position(expression, offset)
+        super().__init__(f"{line}:{column}: {reason}")
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
