@@ -114,8 +114,8 @@ def run(flags: argparse.Namespace) -> int:
     for reason in reasons:
         sys.stderr.write(f"tensorfusion-dra: {reason}\n")
     good = {ProviderState.OK.value, ProviderState.NEW.value, ProviderState.UNUSED.value}
-    has_failed = any(each["state"] not in good for each in found.get("providers", ()))
-    return 1 if reasons or has_failed else 0
+    is_good = all(each["state"] in good for each in found.get("providers", ()))
+    return 0 if is_good and not reasons else 1
 
 
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:

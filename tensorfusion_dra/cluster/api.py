@@ -389,8 +389,10 @@ class Api:
                 except (HTTPException, OSError) as error:
                     raise self._unanswered("GET", path, error) from error
                 except ValueError as error:
-                    text = error_text.one_line(error, self._secrets())
-                    raise UnreadableError(f"GET {path}: {text}, expected a list") from error
+                    raise UnreadableError(
+                        f"GET {path}: {error_text.one_line(error, self._secrets())}, expected a "
+                        "list"
+                    ) from error
                 self.exchanges.record("GET", path, answer.response.status)
                 if stream.left_out:
                     log.warning("objects_left_out", path=path, too_deep=stream.left_out)

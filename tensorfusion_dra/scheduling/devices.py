@@ -327,14 +327,19 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             return None
         present = sum(other.generation == first.generation for other in same_pool)
         if present != first.expected_slices:
-            reason = f"{present} of {first.expected_slices} slices"
-            return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
+            return Pool(
+                driver=first.driver,
+                name=first.pool,
+                reason=f"{present} of {first.expected_slices} slices",
+                is_incomplete=True,
+            )
     ordered = sorted(found, key=lambda member: member.name)
     devices = tuple(chain.from_iterable(member.devices for member in ordered))
     for name, count in Counter(device.id.device for device in devices).items():
         if count > 1:
-            reason = f"duplicate device name {name}"
-            return Pool(driver=first.driver, name=first.pool, reason=reason)
+            return Pool(
+                driver=first.driver, name=first.pool, reason=f"duplicate device name {name}"
+            )
     return Pool(driver=first.driver, name=first.pool, devices=devices)
 
 
@@ -600,17 +605,24 @@ def shortage(
     """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
-        text = f"has no capacity {', '.join(unknown)}"
-        return Rejection(cause=Cause.AMOUNT, subject=unknown[0], text=text)
+        return Rejection(
+            cause=Cause.AMOUNT, subject=unknown[0], text=f"has no capacity {', '.join(unknown)}"
+        )
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
-            text = f"{name} {amount} is not allowed by its requestPolicy"
-            return Rejection(cause=Cause.AMOUNT, subject=name, text=text)
+            return Rejection(
+                cause=Cause.AMOUNT,
+                subject=name,
+                text=f"{name} {amount} is not allowed by its requestPolicy",
+            )
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
-            text = f"{name} {before} of {entry.value} taken, {amount} more do not fit"
-            return Rejection(cause=Cause.CAPACITY, subject=name, text=text)
+            return Rejection(
+                cause=Cause.CAPACITY,
+                subject=name,
+                text=f"{name} {before} of {entry.value} taken, {amount} more do not fit",
+            )
     return None
 
 

@@ -292,13 +292,17 @@ class AdmissionRules:
                 template=found.template,
                 scheduler=self.scheduler,
             )
+            if (
+                found.template == names.CLAIM_TEMPLATE
+                and known is not None
+                and namespace not in known
+            ):
+                warnings.append(
+                    f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the "
+                    "pod waits for its claim"
+                )
             if cards is not None and not choices[0].expression:
                 warnings += at_present.warnings(choices, cards, pool=found.name)
-        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
-            warnings.append(
-                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
-                "waits for its claim"
-            )
         return list(dict.fromkeys(warnings))
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:

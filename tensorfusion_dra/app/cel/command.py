@@ -158,8 +158,13 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
             return [*found, CheckResult(check="guide's CEL", ok=False, text=str(error))]
         translated = expression
     if translated != expression:
-        text = "found; Kubernetes accepts only its translation"
-        found.append(CheckResult(check="guide's CEL", ok=not as_is, text=text))
+        found.append(
+            CheckResult(
+                check="guide's CEL",
+                ok=not as_is,
+                text="found; Kubernetes accepts only its translation",
+            )
+        )
     checked = expression if as_is else translated
     size = len(checked.encode(errors="surrogatepass"))
     found.append(
@@ -192,8 +197,13 @@ def _by_library(expression: str) -> list[CheckResult]:
     errors = cel_evaluation.type_errors(expression)
     missing = cel_evaluation.not_covered(errors)
     if missing is not None:
-        text = f"not checked: Kubernetes has {missing}, the local CEL library does not"
-        return [CheckResult(check="types", ok=None, text=text)]
+        return [
+            CheckResult(
+                check="types",
+                ok=None,
+                text=f"not checked: Kubernetes has {missing}, the local CEL library does not",
+            )
+        ]
     types = [CheckResult(check="types", ok=False, text=error) for error in errors]
     return types or [CheckResult(check="types", ok=True, text="ok")]
 

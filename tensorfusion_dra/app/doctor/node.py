@@ -65,8 +65,11 @@ def folders(context: Context) -> Iterator[Finding]:
         (Path(settings.tensor_fusion_root), Use(what="hypervisor's folder", may_be_made=True)),
     ]
     if not settings.simulated_gpus:
-        remedy = "mount the host's /dev and set --dev-dir"
-        use = Use(what="device folder", written=False, missing_remedy=remedy)
+        use = Use(
+            what="device folder",
+            written=False,
+            missing_remedy="mount the host's /dev and set --dev-dir",
+        )
         uses.append((node_parts.device_nodes(settings).folder(), use))
         for enforcer in node_parts.candidates(settings).values():
             if folder := enforcer.tenants_folder:

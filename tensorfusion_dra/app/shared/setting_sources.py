@@ -185,8 +185,9 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
 def _parsed(name: str, value: str, kind: type[Any]) -> Any:
     if kind is bool:
         if value not in BOOLEANS:
-            expected = f"one of {', '.join(BOOLEANS)}"
-            raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
+            raise InputError(
+                f"{flag(name)}: found {value!r}, expected one of {', '.join(BOOLEANS)}"
+            )
         return value == "true"
     try:
         return kind(value)

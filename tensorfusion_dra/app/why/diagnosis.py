@@ -121,8 +121,12 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     ]
     if found.waiting:
         waits = diagnose(found.waiting[0], cluster)
-        count = f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait."
-        return replace(waits, answer=f"{count} {waits.answer}", findings=[*waits.findings, *failed])
+        return replace(
+            waits,
+            answer=f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait. "
+            f"{waits.answer}",
+            findings=[*waits.findings, *failed],
+        )
     template = reading.pod_of(found.document)
     if template is not None and (failed or not found.pods):
         made = diagnose(template, cluster, is_created=False)
@@ -493,15 +497,14 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
             remedy="run this with that right",
         )
-    remedy = f"create the template {name} in the pod's namespace"
-    if name == names.CLAIM_TEMPLATE:
-        namespace = pod["metadata"].get("namespace")
-        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+    namespace = pod["metadata"].get("namespace")
     return problem(
         f"ResourceClaimTemplate {name}",
         "not found, so the pod's claim is not created",
         expected="a template of this name in the pod's namespace",
-        remedy=remedy,
+        remedy=f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+        if name == names.CLAIM_TEMPLATE
+        else f"create the template {name} in the pod's namespace",
     )
 
 

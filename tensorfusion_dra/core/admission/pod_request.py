@@ -355,8 +355,13 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
     is_malformed = not malformed.isdisjoint(map(path_of, (*AMOUNTS, names.ANNOTATION_ISOLATION)))
     if requests_gpu(pod_annotations) and not (request.has_amounts or is_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
-        text = f"found no amount, expected {tflops}, {vram} or both"
-        errors.append(FieldError(path_of(tflops), Reason.REQUIRED, text))
+        errors.append(
+            FieldError(
+                path_of(tflops),
+                Reason.REQUIRED,
+                f"found no amount, expected {tflops}, {vram} or both",
+            )
+        )
     return replace(request, errors=tuple(errors))
 
 
@@ -383,8 +388,13 @@ def _by_container(
             for each in part.errors
         ]
     if found[0].count > 1:
-        text = "found it beside several GPUs, expected one: a container names one request"
-        of_shares.append(FieldError(where, Reason.INVALID, text))
+        of_shares.append(
+            FieldError(
+                where,
+                Reason.INVALID,
+                "found it beside several GPUs, expected one: a container names one request",
+            )
+        )
     is_on = pod_annotations.get(names.ANNOTATION_DRA_ENABLED)
     return replace(
         found[0],
