@@ -159,9 +159,13 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     devices = catalog.devices if catalog else ()
     for card, device in zip(view["cards"], devices, strict=True):
         card["tflopsSource"] = device.gpu.tflops_source.value
-    pool = None if node_parts.follows_gpupool(settings) else node_parts.node(settings).pool
     return {
-        "node": {"name": settings.node_name, "pool": pool},
+        "node": {
+            "name": settings.node_name,
+            "pool": None
+            if node_parts.follows_gpupool(settings)
+            else node_parts.node(settings).pool,
+        },
         # The parts of the view that need no running node plugin.
         "cards": view["cards"],
         "leftOut": view["leftOut"],
@@ -188,10 +192,14 @@ class _OfTemplate:
 
     def read(self) -> Inventory:
         found = self.discovery.read()
-        gpus = tuple(
-            replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}") for gpu in found.gpus
+        return replace(
+            found,
+            gpus=tuple(
+                replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}")
+                for gpu in found.gpus
+            ),
+            recovery={},
         )
-        return replace(found, gpus=gpus, recovery={})
 
 
 def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
@@ -213,12 +221,15 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     items = slices.plan(wanted, ()).create
     for item in items:
         del item["metadata"]["ownerReferences"]  # of a Node that is not there
-    left_out = (f"left out: {each.subject}: {each.reason}" for each in catalog.left_out)
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSliceList",
         "items": [{"apiVersion": "resource.k8s.io/v1", **item} for item in items],
-    }, [*_pool_reasons(settings), *catalog.host_size_errors, *left_out]
+    }, [
+        *_pool_reasons(settings),
+        *catalog.host_size_errors,
+        *(f"left out: {each.subject}: {each.reason}" for each in catalog.left_out),
+    ]
 
 
 def _lines(found: Json) -> list[str]:

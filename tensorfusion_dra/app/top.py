@@ -112,8 +112,9 @@ def run(flags: argparse.Namespace) -> int:
         cards = [card for card in found if not namespace or _shares(card, namespace)]
         is_wide = flags.form == streams.WIDE
         lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
-        document = _document(cards, found, namespace)
-        return streams.formatted(flags.form, document, map(printable.one_line, lines))
+        return streams.formatted(
+            flags.form, _document(cards, found, namespace), map(printable.one_line, lines)
+        )
 
     if not flags.watch:
         sys.stdout.write(page())
@@ -160,7 +161,6 @@ def _cards(lists: ClusterLists) -> list[_Card]:
     node_of = {device.id: item.node_name for item in parsed for device in item.devices}
     published = {device.id: device for device in devices.newest(parsed)}
     gone = sorted(each for each in held if each.driver == names.DRIVER and each not in published)
-    ordered = sorted(published, key=lambda device: (node_of[device], device))
     return [
         _Card(
             node=node_of.get(identity, "") if identity in published else "",
@@ -177,7 +177,7 @@ def _cards(lists: ClusterLists) -> list[_Card]:
             },
             holders=tuple(held.get(identity, ())),
         )
-        for identity in [*ordered, *gone]
+        for identity in [*sorted(published, key=lambda each: (node_of[each], each)), *gone]
         for device in [published.get(identity) or Device(id=identity)]
     ]
 
@@ -377,9 +377,9 @@ def _attribute(card: _Card, name: str) -> str:
 def _document(
     cards: Sequence[_Card], all_cards: Sequence[_Card], namespace: str
 ) -> Mapping[str, Any]:
-    published = [card for card in all_cards if card.is_published]
+    free = _totals(card for card in all_cards if card.is_published)
     return {
-        "free": {name: _amount(each) for name, each in _totals(published).items()},
+        "free": {name: _amount(each) for name, each in free.items()},
         "cards": [
             {
                 "node": card.node,

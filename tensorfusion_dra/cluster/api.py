@@ -65,6 +65,7 @@ RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 CORE: Final = "/api/v1"
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
+_PAGE: Final = "500"
 
 _ALL_SECONDS: Final = 15.0
 """The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
@@ -368,7 +369,7 @@ class Api:
         Raises:
             RetryableError: See call(). A list of the collection is under way for too long.
         """
-        page = {**(query or {}), **({"limit": "500"} if pages else {})}
+        page = {**(query or {}), **({"limit": _PAGE} if pages else {})}
         found: list[dict[str, Any]] = []
         with self._guard:
             alone = self._listing.setdefault(path, Lock())

@@ -298,8 +298,8 @@ def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
         if found and candidate.generation > found[0].generation:
             found.clear()
         found.append(candidate)
-    pools = (_pool(found, slices) for found in newest.values())
-    return sorted(filter(None, pools), key=lambda pool: (pool.driver, pool.name))
+    pools = filter(None, (_pool(found, slices) for found in newest.values()))
+    return sorted(pools, key=lambda pool: (pool.driver, pool.name))
 
 
 def selects_node(selector: Document | None, node: Document) -> bool:

@@ -136,8 +136,11 @@ def failed_terms(term: Term, device: Device) -> Iterator[Rejection]:
         return
     why = f": {outcome}" if isinstance(outcome, CelRunError) else ""
     found = [f"{lookup.name} {_value(lookup, device)}" for lookup in term.lookups]
-    text = term.text + why + (f" ({', '.join(found)})" if found else "")
-    yield Rejection(cause=Cause.SELECTOR, subject=term.text, text=text)
+    yield Rejection(
+        cause=Cause.SELECTOR,
+        subject=term.text,
+        text=term.text + why + (f" ({', '.join(found)})" if found else ""),
+    )
 
 
 def values(lookup: Lookup, devices: Sequence[Device]) -> Counter[str]:

@@ -259,18 +259,17 @@ class AdmissionRules:
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
-        changed = pod_admission.admitted(
-            pod,
-            wanted,
-            containers,
-            pool=found.name,
-            template=found.template,
-            scheduler=self.scheduler,
-            priority=priority,
-            names_containers=self.names_containers,
-        )
         return Verdict(
-            changed=changed,
+            changed=pod_admission.admitted(
+                pod,
+                wanted,
+                containers,
+                pool=found.name,
+                template=found.template,
+                scheduler=self.scheduler,
+                priority=priority,
+                names_containers=self.names_containers,
+            ),
             warnings=self._warnings(pod, several, found, namespace=asked.namespace),
         )
 

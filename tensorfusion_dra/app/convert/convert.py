@@ -114,8 +114,9 @@ class Document:
         try:
             self.root: Any = self._yaml.load(self._body)
         except (DuplicateKeyError, ComposerError) as error:
-            line = error.problem_mark.line + self._first_line
-            raise InputError(f"YAML: line {line}: {error.problem}") from error
+            raise InputError(
+                f"YAML: line {error.problem_mark.line + self._first_line}: {error.problem}"
+            ) from error
         except YAMLError as error:
             raise InputError(f"YAML: {' '.join(str(error).split())}") from error
 
@@ -306,10 +307,12 @@ def run(flags: argparse.Namespace) -> int:
     name = "stdin" if flags.file == streams.STDIN else flags.file
     if not flags.check:
         sys.stdout.write(converted.text)
-    lines = difflib.unified_diff(
-        text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
+    sys.stderr.writelines(
+        f"{line}\n"
+        for line in difflib.unified_diff(
+            text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
+        )
     )
-    sys.stderr.writelines(f"{line}\n" for line in lines)
     for prefix, reasons in (("", converted.reasons), ("refused: ", converted.problems)):
         sys.stderr.writelines(f"{name}:{each.line}: {prefix}{each.text}\n" for each in reasons)
     return 1 if converted.problems or (flags.check and converted.text != text) else 0

@@ -88,10 +88,9 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
             )
         yield from tensor_fusion_workers(node, workers)
     if context.place is Place.WORKSTATION:
-        slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
         yield from used_by_others(
             (device["name"], (device["attributes"].get(names.ATTR_USED_BY) or {}).get("string", ""))
-            for item in slices
+            for item in context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
             for device in item["spec"].get("devices") or ()
         )
 
@@ -106,8 +105,10 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             remedy="keep the DaemonSet away from nodes without GPUs by a node selector",
         )
     for gpu in gpus:
-        vram_gib = gpu.vram_bytes / 2**30
-        facts = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
+        facts = (
+            f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, "
+            f"{gpu.vram_bytes / 2**30:.0f} GiB"
+        )
         if gpu.tflops_source is TflopsSource.ESTIMATE:
             yield note(
                 f"GPU {gpu.uuid}",

@@ -292,6 +292,8 @@ def checked_nodes(context: Context) -> list[dict[str, Any]]:
         node = context.cluster.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")
         return [node] if node else []
     every = context.cluster.items("/api/v1/nodes")
-    slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
-    publishing = {item["spec"].get("nodeName") for item in slices}
+    publishing = {
+        item["spec"].get("nodeName")
+        for item in context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    }
     return [node for node in every if node["metadata"]["name"] in publishing] or every

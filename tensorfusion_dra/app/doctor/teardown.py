@@ -72,10 +72,9 @@ def run(flags: argparse.Namespace) -> int:
 
 def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any]]:
     """Return the pods of all namespaces in which claims of this driver are allocated."""
-    near = {str(claim["metadata"]["namespace"]) for claim in claims if _is_ours(claim)}
     return [
         pod
-        for namespace in sorted(near)
+        for namespace in sorted({str(c["metadata"]["namespace"]) for c in claims if _is_ours(c)})
         for pod in lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods")
     ]
 

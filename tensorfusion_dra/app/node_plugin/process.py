@@ -207,17 +207,22 @@ class NodePlugin:
                 supervisor.own(name, loop)
         upkeep = Upkeep(self._store, files, enforcers, self._status)
         self._limit_changes = LimitChanges(self._store, self.catalog, upkeep)
-        facts = FactsReader(
-            catalog=self.catalog,
-            files=node_parts.card_files(settings),
-            pods=pods if settings.read_pods else None,
-            enforcer=node_enforcer,
-            rules=rules,
-            isolation=Isolation(settings.isolation),
-            boot_id=boot_id,
-            describes_devices=settings.device_metadata,
+        self._preparer = Preparer(
+            claims,
+            self._store,
+            FactsReader(
+                catalog=self.catalog,
+                files=node_parts.card_files(settings),
+                pods=pods if settings.read_pods else None,
+                enforcer=node_enforcer,
+                rules=rules,
+                isolation=Isolation(settings.isolation),
+                boot_id=boot_id,
+                describes_devices=settings.device_metadata,
+            ),
+            upkeep,
+            self._operations,
         )
-        self._preparer = Preparer(claims, self._store, facts, upkeep, self._operations)
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,

@@ -106,8 +106,10 @@ class HealthEndpoint(PageServer):
                 return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
             return text_response(HTTPStatus.OK, "ok")
         if request.path not in self._pages:
-            paths = ", ".join((*self._checks, *self._pages))
-            return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
+            return text_response(
+                HTTPStatus.NOT_FOUND,
+                f"expected one of {', '.join((*self._checks, *self._pages))}",
+            )
         try:
             with self._one_page:
                 return self._pages[request.path](request)

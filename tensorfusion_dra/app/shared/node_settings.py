@@ -329,11 +329,10 @@ class Settings:
             raise InputError(f"enforcer: found {self.enforcer}, expected none to be alone")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
-            able = ", ".join(filter(_expands_memory, registered.OWN))
             raise InputError(
                 f"enforcer: found {', '.join(self.candidates)}, which cannot expand a GPU's "
-                f"memory, expected {able} with vram-expand-to-host-mem or "
-                "vram-expand-to-host-disk above 0"
+                f"memory, expected {', '.join(filter(_expands_memory, registered.OWN))} with "
+                "vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
             )
 
     @property

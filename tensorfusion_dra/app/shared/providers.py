@@ -80,8 +80,13 @@ def _of_kind(kind: ProviderKind, disabled: frozenset[str]) -> Iterator[Registere
     ]
     taken: dict[str, str] = {}
     for name, package, entry in sorted(found, key=lambda each: each[:2]):
-        unused = _why_unused(name, taken) or (DISABLED if name in disabled else "")
-        yield Registered(kind=kind, name=name, package=package, load=entry.load, unused=unused)
+        yield Registered(
+            kind=kind,
+            name=name,
+            package=package,
+            load=entry.load,
+            unused=_why_unused(name, taken) or (DISABLED if name in disabled else ""),
+        )
         taken.setdefault(name, package)
 
 

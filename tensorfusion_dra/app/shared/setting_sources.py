@@ -192,5 +192,6 @@ def _parsed(name: str, value: str, kind: type[Any]) -> Any:
     try:
         return kind(value)
     except ValueError as error:
-        expected = "a whole number" if kind is int else "a number"
-        raise InputError(f"{flag(name)}: found {value!r}, expected {expected}") from error
+        raise InputError(
+            f"{flag(name)}: found {value!r}, expected a {'whole ' if kind is int else ''}number"
+        ) from error

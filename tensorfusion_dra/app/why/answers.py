@@ -58,6 +58,15 @@ _NEAREST: Final = (
 )
 """Causes by what is missing to a fit, the least first: a tainted card passed all other checks. One
 that is in use exclusively comes before one that does not match, because it may become free."""
+_CAUSE_TEXTS: Final = {
+    Cause.TAINT: "are tainted {}",
+    Cause.CAPACITY: "have too little free {}",
+    Cause.EXCLUSIVE: "are in use exclusively",
+    Cause.AMOUNT: "do not offer the requested {}",
+    Cause.SELECTOR: "do not match {}",
+    Cause.UNSUPPORTED: "use {}, which is not supported",
+}
+"""What several devices with a cause do, about its subject."""
 _TRIED_CARDS: Final = 40
 """Cards on which proposals are tried, the most promising first."""
 _ANNOTATION_OF: Final = {
@@ -270,18 +279,7 @@ def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
 
 def cause_text(rejection: Rejection) -> str:
     """Return the cause of a rejection without the values of its device."""
-    match rejection.cause:
-        case Cause.SELECTOR:
-            return f"do not match {short(rejection.subject)}"
-        case Cause.CAPACITY:
-            return f"have too little free {rejection.subject}"
-        case Cause.AMOUNT:
-            return f"do not offer the requested {rejection.subject}"
-        case Cause.EXCLUSIVE:
-            return "are in use exclusively"
-        case Cause.TAINT:
-            return f"are tainted {rejection.subject}"
-    return f"use {rejection.subject}, which is not supported"
+    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject))
 
 
 def short(expression: str) -> str:

@@ -89,8 +89,8 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
             pod = reading.read_pod(lists, namespace=namespace, name=name)
             return diagnose(pod, reading.read(lists, namespace, [pod]))
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
-        found = _of_workload(workload, reading.read(lists, namespace, workload.pods))
-        return _with_misplaced({"kind": kind, **workload.document}, found)
+        cluster = reading.read(lists, namespace, workload.pods)
+        return _with_misplaced({"kind": kind, **workload.document}, _of_workload(workload, cluster))
     except StatusError as error:
         if error.status != 403:
             raise
@@ -497,12 +497,12 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
             remedy="run this with that right",
         )
-    namespace = pod["metadata"].get("namespace")
     return problem(
         f"ResourceClaimTemplate {name}",
         "not found, so the pod's claim is not created",
         expected="a template of this name in the pod's namespace",
-        remedy=f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+        remedy=f"kubectl apply -n {pod['metadata'].get('namespace')} -f "
+        "daemonset/claim-template.yaml"
         if name == names.CLAIM_TEMPLATE
         else f"create the template {name} in the pod's namespace",
     )

@@ -169,8 +169,11 @@ def errors(
     near = (*pod_request.AMOUNTS, names.ANNOTATION_GPU_COUNT)
     for annotation in _compared(annotations):
         for close in difflib.get_close_matches(annotation.lower(), near, n=1, cutoff=_NEAR):
-            text = f"found an unknown annotation; did you mean {close}?"
-            yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+            yield FieldError(
+                pod_request.path_of(annotation),
+                Reason.NOT_SUPPORTED,
+                f"found an unknown annotation; did you mean {close}?",
+            )
     if indices := annotations.get(names.MARK_GPU_INDICES):
         yield FieldError(
             pod_request.path_of(names.MARK_GPU_INDICES),

@@ -486,9 +486,9 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
         InputError: They differ.
     """
     if len(found) > 1:
-        shown = ", ".join(found[amount] for amount in sorted(found)[:5])
         raise InputError(
-            f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
+            f"found {', '.join(found[amount] for amount in sorted(found)[:5])}, expected one kind "
+            f"of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
         )
     return next(iter(found))
 

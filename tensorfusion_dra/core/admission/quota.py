@@ -87,8 +87,10 @@ def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
 
 
 def _charged(requests: Amounts, limits: Amounts) -> Amounts:
-    by_field = {f"requests.{name}": amount for name, amount in requests.items()}
-    return by_field | {f"limits.{name}": amount for name, amount in limits.items()}
+    return {
+        **{f"requests.{name}": amount for name, amount in requests.items()},
+        **{f"limits.{name}": amount for name, amount in limits.items()},
+    }
 
 
 def sums(found: Iterable[Amounts]) -> Amounts:
