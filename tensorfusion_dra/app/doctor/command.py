@@ -86,12 +86,13 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    # A pod, or a machine with the kubelet's registration folder, is a node.
-    in_pod = checks.in_pod()
-    is_node = in_pod or settings.registry_folder.is_dir()
+    in_pod, place = checks.in_pod(), flags.on
+    if place is None:  # a pod, or a machine with the kubelet's registration folder, is a node
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
     here = Context(
         settings=settings,
-        place=Place(flags.on or (Place.NODE if is_node else Place.WORKSTATION)),
+        place=Place(place),
         in_pod=in_pod,
         cluster=ClusterLists(
             kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
