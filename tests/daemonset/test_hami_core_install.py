@@ -2,32 +2,26 @@
 
 import os
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.daemonset import scripts
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.daemonset.scripts import Container
 
 pytestmark = pytest.mark.process
 
 INSTALL: Final = scripts.container("hami-core-install", "install")
 LIBRARY: Final = b"\x7fELF" + bytes(range(256)) * 9000
 OTHER: Final = b"\x7fELF another version"
-NOBODY: Final = 65534
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node's folder, an image's folder with the library, and programs before those of PATH."""
-
-    root: Path
-    env: dict[str, str] = field(default_factory=dict)
+class Node(Container):
+    """The container on a node, with an image that has the library."""
 
     @property
     def folder(self) -> Path:
@@ -41,55 +35,36 @@ class Node:
     def image(self) -> Path:
         return self.root / "image"
 
-    def put_in_image(self, content: bytes, name: str = "libvgpu.so.v1") -> None:
-        self.image.mkdir(exist_ok=True)
-        (self.image / name).write_bytes(content)
-
-    def environment(self) -> dict[str, str]:
-        own = {"FOLDER": str(self.folder), "SOURCE": f"{self.image}/libvgpu.so*", "VERSION": "v1"}
-        programs = {"PATH": scripts.path_with(self.root / "bin")}
-        return {**os.environ, **scripts.variables(INSTALL), **own, **programs}
-
-    def start(self, user: int | None = None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            scripts.command(INSTALL),
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            user=user,
-        )
-
-    def install(self, user: int | None = None) -> tuple[int, str]:
-        """Return the exit status and the output."""
-        process = self.start(user)
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        return process.returncode, output
+    def names(self) -> list[str]:
+        """Return the files in the node's folder."""
+        return [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="tfd-") as made:
         Path(made).chmod(0o755)
-        node = Node(root=Path(made))
-        node.put_in_image(LIBRARY)
+        node = Node(of=INSTALL, root=Path(made))
+        source = f"{node.image}/libvgpu.so*"
+        node.given.update(FOLDER=str(node.folder), SOURCE=source, VERSION="v1")
+        node.image.mkdir()
+        (node.image / "libvgpu.so.v1").write_bytes(LIBRARY)
         yield node
 
 
 def test_library_is_installed_readable_and_unchangeable(node: Node) -> None:
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, node.library.read_bytes()) == (0, LIBRARY), output
     assert stat.S_IMODE(node.library.stat().st_mode) == 0o555
-    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
+    assert node.names() == ["libvgpu.so.v1"]
 
 
 def test_second_run_changes_nothing(node: Node) -> None:
-    node.install()
+    node.run()
     before = [changes(path) for path in (node.library, node.folder)]
 
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, "is there already" in output) == (0, True)
     assert [changes(path) for path in (node.library, node.folder)] == before
@@ -102,10 +77,10 @@ def changes(path: Path) -> tuple[int, int, int]:
 
 
 def test_other_content_under_the_same_name_is_kept_and_an_error(node: Node) -> None:
-    node.install()
-    node.put_in_image(OTHER)
+    node.run()
+    (node.image / "libvgpu.so.v1").write_bytes(OTHER)
 
-    status, output = node.install()
+    status, output = node.run()
 
     assert status == 1
     assert (
@@ -115,13 +90,15 @@ def test_other_content_under_the_same_name_is_kept_and_an_error(node: Node) -> N
 
 
 def test_another_version_is_a_file_beside_the_first(node: Node) -> None:
-    node.install()
-    node.put_in_image(OTHER)
+    node.run()
+    (node.image / "libvgpu.so.v1").write_bytes(OTHER)
     first = node.library.stat()
 
-    done = scripts.run(scripts.command(INSTALL), {**node.environment(), "VERSION": "v2"})
+    node.given.update(VERSION="v2")
 
-    assert done.returncode == 0, done.stderr
+    status, output = node.run()
+
+    assert status == 0, output
     assert node.library.with_name("libvgpu.so.v2").read_bytes() == OTHER
     assert (node.library.stat(), node.library.read_bytes()) == (first, LIBRARY)
 
@@ -141,56 +118,51 @@ def test_another_version_is_a_file_beside_the_first(node: Node) -> None:
 def test_interrupted_installation_leaves_no_library_and_the_next_one_succeeds(
     node: Node, program: str, text: str
 ) -> None:
-    scripts.put_program(node.root / "bin", program, f"#!/bin/sh\n{text}\n")
+    node.put_program(program, f"#!/bin/sh\n{text}\n")
 
-    status, _ = node.install()
+    status, _ = node.run()
     assert status == -9
-    left = [path.name for path in node.folder.iterdir()]
-    assert [name[:14] for name in left] == [".libvgpu.so.v1"]
+    assert [name[:14] for name in node.names()] == [".libvgpu.so.v1"]
     (node.root / "bin" / program).unlink()
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, node.library.read_bytes()) == (0, LIBRARY), output
-    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
+    assert node.names() == ["libvgpu.so.v1"]
 
 
 def test_two_at_once_never_leave_half_a_library(node: Node) -> None:
-    processes = [node.start() for _ in range(4)]
-    outputs = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in processes]
+    with ThreadPoolExecutor(4) as pool:
+        ended = [each.result() for each in [pool.submit(node.run) for _ in range(4)]]
 
-    assert node.library.read_bytes() == LIBRARY, outputs
-    assert node.install()[0] == 0
-    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
-
-
-def other_user() -> int | None:
-    """Return a user that is not root, since permissions do not restrict root; None for this one."""
-    return NOBODY if os.geteuid() == 0 else None
+    assert node.library.read_bytes() == LIBRARY, ended
+    assert node.run()[0] == 0
+    assert node.names() == ["libvgpu.so.v1"]
 
 
-def test_read_only_folder_is_an_error_that_names_it(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("has_library", "status", "text"),
+    [(False, 1, "/usr/local/vgpu: cannot be written"), (True, 0, "is there already")],
+)
+def test_read_only_folder_is_an_error_unless_it_has_the_library(
+    node: Node, has_library: bool, status: int, text: str
+) -> None:
     node.folder.mkdir(parents=True)
+    if has_library:
+        node.run()
     node.folder.chmod(0o555)
+    # Permissions do not restrict root.
+    other_user = 65534 if os.geteuid() == 0 else None
 
-    status, output = node.install(other_user())
+    found, output = node.run(user=other_user)
 
-    assert (status, f"{node.folder}: cannot be written" in output) == (1, True)
-
-
-def test_read_only_folder_that_has_the_library_is_fine(node: Node) -> None:
-    node.install()
-    node.folder.chmod(0o555)
-
-    status, output = node.install(other_user())
-
-    assert (status, "is there already" in output) == (0, True)
+    assert (found, text in output) == (status, True)
 
 
 def test_full_disk_is_an_error_and_leaves_no_library(node: Node) -> None:
     refused = '#!/bin/sh\ncase "$2" in of=*) echo "no room" >&2; exit 1;; esac; exec /bin/dd "$@"\n'
-    scripts.put_program(node.root / "bin", "dd", refused)
+    node.put_program("dd", refused)
 
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, "no room" in output, node.library.exists()) == (1, True, False)
 
@@ -199,18 +171,18 @@ def test_full_disk_is_an_error_and_leaves_no_library(node: Node) -> None:
 def test_pattern_has_to_match_one_file(node: Node, files: dict[str, bytes]) -> None:
     (node.image / "libvgpu.so.v1").unlink()
     for name, content in files.items():
-        node.put_in_image(content, name)
+        (node.image / name).write_bytes(content)
 
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, "expected one file in the image" in output) == (1, True)
-    assert not node.folder.exists() or not list(node.folder.iterdir())
+    assert node.names() == []
 
 
 def test_file_that_is_no_library_is_refused(node: Node) -> None:
-    node.put_in_image(b"<html>not found</html>")
+    (node.image / "libvgpu.so.v1").write_text("<html>not found</html>")
 
-    status, output = node.install()
+    status, output = node.run()
 
     assert (status, "found no shared library" in output) == (1, True)
     assert not node.library.exists()

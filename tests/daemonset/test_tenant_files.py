@@ -8,6 +8,7 @@ import pytest
 
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tests.daemonset import scripts
+from tests.daemonset.scripts import Container
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 
@@ -18,27 +19,21 @@ MOUNT: Final = scripts.container("hypervisor", NAME)
 
 
 def run(
-    folder: Path, *, mounted: bool, mount_status: int = 0, written: str = "shm"
+    folder: Path, *, mounted: bool = False, mount_status: int = 0, written: str = "shm"
 ) -> tuple[int, str, str]:
     """Return status and output of the script, and how it called a stand-in for mount."""
-    programs = folder / "bin"
-    calls = folder / "calls"
-    calls.touch()
-    scripts.put_program(programs, "mountpoint", f"#!/bin/sh\nexit {int(not mounted)}\n")
-    mount = f'#!/bin/sh\necho "$*" >>{calls}\nexit {mount_status}\n'
-    scripts.put_program(programs, "mount", mount)
-    env = {**scripts.variables(MOUNT), "ROOT": str(folder / "run"), "WRITTEN": written}
+    given = {"ROOT": f"{folder}/run", "WRITTEN": written}
+    container = Container(of=MOUNT, root=folder, given=given)
+    calls = container.put_mounts(mounted=mounted, status=mount_status)
 
-    done = scripts.run(scripts.command(MOUNT), {**env, "PATH": scripts.path_with(programs)})
-
-    return done.returncode, done.stdout, calls.read_text()
+    return *container.run(), calls.read_text()
 
 
 @pytest.mark.parametrize("mount_status", [0, 32])
 def test_new_folder_is_on_a_tmpfs_and_a_fault_does_not_keep_the_driver_from_starting(
     tmp_path: Path, mount_status: int
 ) -> None:
-    status, _, calls = run(tmp_path, mounted=False, mount_status=mount_status)
+    status, _, calls = run(tmp_path, mount_status=mount_status)
 
     options = "nosuid,nodev,noexec,mode=0755,size=512M,nr_inodes=64k"
     assert calls == f"-t tmpfs -o {options} tensorfusion-dra {tmp_path}/run/shm\n"
@@ -47,11 +42,10 @@ def test_new_folder_is_on_a_tmpfs_and_a_fault_does_not_keep_the_driver_from_star
 
 
 def test_every_folder_of_several_enforcers_is_mounted(tmp_path: Path) -> None:
-    calls = run(tmp_path, mounted=False, written="shm hami-core/claims")[2]
+    calls = run(tmp_path, written="shm hami-core/claims")[2]
 
-    assert [line.rpartition("/run/")[2] for line in calls.splitlines()] == [
-        *("shm", "hami-core/claims"),
-    ]
+    folders = [line.rpartition("/run/")[2] for line in calls.splitlines()]
+    assert folders == ["shm", "hami-core/claims"]
 
 
 def test_mount_of_tensor_fusion_itself_is_left_alone(tmp_path: Path) -> None:
@@ -61,7 +55,7 @@ def test_mount_of_tensor_fusion_itself_is_left_alone(tmp_path: Path) -> None:
 def test_files_of_running_pods_are_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "run" / "shm" / "default" / "trainer-0").mkdir(parents=True)
 
-    status, output, calls = run(tmp_path, mounted=False)
+    status, output, calls = run(tmp_path)
 
     assert (status, calls) == (0, "")
     assert "becomes a tmpfs after the node's next reboot" in output
