@@ -63,9 +63,8 @@ settings.load_profile("tests")
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which examples the tests generate, so that a failure can be repeated."""
-    if EFFORT <= 1:
-        return "generated examples: the same in every run"
-    return f"generated examples: --hypothesis-seed={config.getoption('hypothesis_seed')}"
+    seed = f"--hypothesis-seed={config.getoption('hypothesis_seed')}"
+    return f"generated examples: {'the same in every run' if EFFORT <= 1 else seed}"
 
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its option afterwards
