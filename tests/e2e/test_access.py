@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import StatusError
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
@@ -39,16 +38,10 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Service account of the node plugins.
-
-    Attributes:
-        reads_pods: False if their setting `read-pods` is, as the chart has it beside the webhook.
-    """
+    """Service account of the node plugins."""
 
     namespace: str
     name: str
-    reads_pods: bool = True
-    releases_driver: bool = True
 
 
 @pytest.fixture
@@ -56,57 +49,11 @@ def account(cluster: Cluster, driver: Driver) -> Account:
     """Account of the DaemonSet; without a DaemonSet, that of the manifests, which are applied."""
     for daemonset in cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
         pod = daemonset["spec"]["template"]["spec"]
-        variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
-        return Account(
-            namespace=daemonset["metadata"]["namespace"],
-            name=pod["serviceAccountName"],
-            reads_pods=variables.get("TENSORFUSION_DRA_READ_PODS") != "false",
-            releases_driver=not variables.get("TENSORFUSION_DRA_SIMULATED_GPUS"),
-        )
+        return Account(namespace=daemonset["metadata"]["namespace"], name=pod["serviceAccountName"])
     for document in installation.documents("nvidia"):
         if document["kind"] in _KINDS:
             cluster.apply(document)
     return Account(namespace="tensorfusion-dra", name="tensorfusion-dra-node-plugin")
-
-
-class Permission(NamedTuple):
-    """One verb on one resource.
-
-    Attributes:
-        group: API group; "" for the core group.
-        resource: With its subresource, such as ``resourceclaims/status``.
-        name: The only object for which it is needed; "" for all.
-        since_minor: The first minor version of Kubernetes 1 that requires it; 0 for all.
-    """
-
-    verb: str
-    group: str
-    resource: str
-    name: str = ""
-    since_minor: int = 0
-
-
-def of_node_plugin(*, reads_pods: bool, releases_driver: bool) -> list[Permission]:
-    """Return exactly the permissions that a node plugin with these settings uses."""
-    slices = ("list", "watch", "create", "update", "delete")
-    # From 1.36 on, it covers only claims that are allocated on the node of the pod's token.
-    status = Permission(
-        "associated-node:patch",
-        names.RESOURCE_GROUP,
-        "resourceclaims/driver",
-        names.DRIVER,
-        since_minor=36,
-    )
-    return [
-        Permission("get", "", "nodes"),
-        *(Permission(verb, names.RESOURCE_GROUP, "resourceslices") for verb in slices),
-        Permission("get", names.RESOURCE_GROUP, "resourceclaims"),
-        Permission("patch", names.RESOURCE_GROUP, "resourceclaims/status"),
-        status,
-        Permission("create", "events.k8s.io", "events"),
-        *([Permission("get", "", "pods")] if reads_pods else []),
-        *(Permission(verb, "", "nodes") for verb in ("list", "watch") if releases_driver),
-    ]
 
 
 @pytest.fixture
@@ -130,34 +77,34 @@ def node_plugin(
         cluster.delete("Pod", name, namespace=namespace, grace_seconds=0)
 
 
-def test_account_has_every_permission_that_the_driver_uses(
-    node_plugin: Cluster, account: Account
-) -> None:
-    minor = minor_version(node_plugin.version())
-    assert minor is not None
-    table = of_node_plugin(reads_pods=account.reads_pods, releases_driver=account.releases_driver)
-    used = [permission for permission in table if permission.since_minor <= minor]
-
-    assert [permission for permission in used if not _is_allowed(node_plugin, permission)] == []
-
-
 @pytest.mark.parametrize(
-    ("verb", "group", "resource"),
+    ("verb", "group", "resource", "allowed"),
     [
-        ("list", "", "secrets"),
-        ("create", "", "pods"),
-        ("list", "", "pods"),
-        ("update", "", "nodes"),
-        ("create", "resource.k8s.io", "resourceclaims"),
-        ("update", "resource.k8s.io", "resourceclaims/binding"),
-        ("delete", "resource.k8s.io", "deviceclasses"),
-        ("arbitrary-node:patch", "resource.k8s.io", "resourceclaims/driver"),
+        ("list", "resource.k8s.io", "resourceslices", True),
+        ("patch", "resource.k8s.io", "resourceclaims/status", True),
+        ("list", "", "secrets", False),
+        ("create", "", "pods", False),
+        ("list", "", "pods", False),
+        ("update", "", "nodes", False),
+        ("create", "resource.k8s.io", "resourceclaims", False),
+        ("update", "resource.k8s.io", "resourceclaims/binding", False),
+        ("delete", "resource.k8s.io", "deviceclasses", False),
+        ("arbitrary-node:patch", "resource.k8s.io", "resourceclaims/driver", False),
     ],
 )
-def test_account_has_no_other_permissions(
-    node_plugin: Cluster, verb: str, group: str, resource: str
+def test_account_has_the_permissions_of_its_role_and_no_others(
+    node_plugin: Cluster, verb: str, group: str, resource: str, allowed: bool
 ) -> None:
-    assert not _is_allowed(node_plugin, Permission(verb, group, resource))
+    kind, _, subresource = resource.partition("/")
+    attributes = {"verb": verb, "group": group, "resource": kind, "subresource": subresource}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
+    }
+    reviewed = node_plugin.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+
+    assert reviewed["status"]["allowed"] is allowed
 
 
 def test_node_plugin_may_write_slices_of_its_own_node_only(
@@ -228,24 +175,6 @@ def _denial(cluster: Cluster, document: Json) -> str | None:
     except StatusError as error:
         return str(error) if error.status == 403 else None
     return None
-
-
-def _is_allowed(cluster: Cluster, permission: Permission) -> bool:
-    resource, _, subresource = permission.resource.partition("/")
-    attributes = {
-        "verb": permission.verb,
-        "group": permission.group,
-        "resource": resource,
-        "subresource": subresource,
-        "name": permission.name,
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
-    }
-    reviewed = cluster.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
-    return bool(reviewed["status"]["allowed"])
 
 
 def _token(cluster: Cluster, account: Account, *, pod: str) -> str:
