@@ -64,6 +64,10 @@ class Cluster:
     def __init__(self, api: Api) -> None:
         self.api = api
 
+    def version(self) -> str:
+        """Return the version of the API server, such as v1.36.2."""
+        return str(self.api.call("GET", "/version")["gitVersion"])
+
     def create(self, document: Json) -> Json:
         """Create an object and return it as stored."""
         return self.api.call("POST", path_of(document["kind"], _namespace(document)), body=document)

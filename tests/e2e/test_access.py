@@ -14,8 +14,10 @@ import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import StatusError
+from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
@@ -38,10 +40,16 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Service account of the node plugins."""
+    """Service account of the node plugins.
+
+    Attributes:
+        reads_pods: False if their setting `read-pods` is, as the chart has it beside the webhook.
+    """
 
     namespace: str
     name: str
+    reads_pods: bool = True
+    releases_driver: bool = True
 
 
 @pytest.fixture
@@ -49,7 +57,13 @@ def account(cluster: Cluster, driver: Driver) -> Account:
     """Account of the DaemonSet; without a DaemonSet, that of the manifests, which are applied."""
     for daemonset in cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
         pod = daemonset["spec"]["template"]["spec"]
-        return Account(namespace=daemonset["metadata"]["namespace"], name=pod["serviceAccountName"])
+        variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        return Account(
+            namespace=daemonset["metadata"]["namespace"],
+            name=pod["serviceAccountName"],
+            reads_pods=variables.get("TENSORFUSION_DRA_READ_PODS") != "false",
+            releases_driver=not variables.get("TENSORFUSION_DRA_SIMULATED_GPUS"),
+        )
     for document in installation.documents("nvidia"):
         if document["kind"] in _KINDS:
             cluster.apply(document)
@@ -77,34 +91,50 @@ def node_plugin(
         cluster.delete("Pod", name, namespace=namespace, grace_seconds=0)
 
 
+def used_permissions(account: Account, minor: int) -> list[tuple[str, ...]]:
+    """Return exactly the permissions that a node plugin uses: verb, group, resource, and name."""
+    slices = ("list", "watch", "create", "update", "delete")
+    watched = ("list", "watch") if account.releases_driver else ()
+    # From 1.36 on, it covers only claims that are allocated on the node of the pod's token.
+    status = ("associated-node:patch", RESOURCE_GROUP, "resourceclaims/driver", names.DRIVER)
+    return [
+        *(("get", "", "nodes"), ("create", "events.k8s.io", "events")),
+        *((verb, RESOURCE_GROUP, "resourceslices") for verb in slices),
+        ("get", RESOURCE_GROUP, "resourceclaims"),
+        ("patch", RESOURCE_GROUP, "resourceclaims/status"),
+        *([("get", "", "pods")] if account.reads_pods else []),
+        *((verb, "", "nodes") for verb in watched),
+        *([status] if minor >= 36 else []),
+    ]
+
+
+def test_account_has_every_permission_that_the_driver_uses(
+    node_plugin: Cluster, account: Account
+) -> None:
+    minor = minor_version(node_plugin.version())
+    assert minor is not None
+    used = used_permissions(account, minor)
+
+    assert [each for each in used if not _is_allowed(node_plugin, *each)] == []
+
+
 @pytest.mark.parametrize(
-    ("verb", "group", "resource", "allowed"),
+    ("verb", "group", "resource"),
     [
-        ("list", "resource.k8s.io", "resourceslices", True),
-        ("patch", "resource.k8s.io", "resourceclaims/status", True),
-        ("list", "", "secrets", False),
-        ("create", "", "pods", False),
-        ("list", "", "pods", False),
-        ("update", "", "nodes", False),
-        ("create", "resource.k8s.io", "resourceclaims", False),
-        ("update", "resource.k8s.io", "resourceclaims/binding", False),
-        ("delete", "resource.k8s.io", "deviceclasses", False),
-        ("arbitrary-node:patch", "resource.k8s.io", "resourceclaims/driver", False),
+        ("list", "", "secrets"),
+        ("create", "", "pods"),
+        ("list", "", "pods"),
+        ("update", "", "nodes"),
+        ("create", "resource.k8s.io", "resourceclaims"),
+        ("update", "resource.k8s.io", "resourceclaims/binding"),
+        ("delete", "resource.k8s.io", "deviceclasses"),
+        ("arbitrary-node:patch", "resource.k8s.io", "resourceclaims/driver"),
     ],
 )
-def test_account_has_the_permissions_of_its_role_and_no_others(
-    node_plugin: Cluster, verb: str, group: str, resource: str, allowed: bool
+def test_account_has_no_other_permissions(
+    node_plugin: Cluster, verb: str, group: str, resource: str
 ) -> None:
-    kind, _, subresource = resource.partition("/")
-    attributes = {"verb": verb, "group": group, "resource": kind, "subresource": subresource}
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
-    }
-    reviewed = node_plugin.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
-
-    assert reviewed["status"]["allowed"] is allowed
+    assert not _is_allowed(node_plugin, verb, group, resource)
 
 
 def test_node_plugin_may_write_slices_of_its_own_node_only(
@@ -175,6 +205,24 @@ def _denial(cluster: Cluster, document: Json) -> str | None:
     except StatusError as error:
         return str(error) if error.status == 403 else None
     return None
+
+
+def _is_allowed(cluster: Cluster, verb: str, group: str, resource: str, name: str = "") -> bool:
+    kind, _, subresource = resource.partition("/")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": kind,
+        "subresource": subresource,
+        "name": name,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
+    }
+    reviewed = cluster.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    return bool(reviewed["status"]["allowed"])
 
 
 def _token(cluster: Cluster, account: Account, *, pod: str) -> str:
