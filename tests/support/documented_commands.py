@@ -67,11 +67,7 @@ class Block:
 
 def blocks(page: Path) -> Iterator[Block]:
     """Yield every console block of a page, and every file that the page has the reader write."""
-    yield from parsed(page, page.read_text(encoding="utf-8"))
-
-
-def parsed(page: Path, document: str) -> Iterator[Block]:
-    """Yield the blocks of a page's text."""
+    document = page.read_text(encoding="utf-8")
     for each in _BLOCK.finditer(document):
         text = textwrap.dedent(each["text"])
         file = _FILE.match(text) if each["language"] == "yaml" else None
