@@ -15,11 +15,10 @@ from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tests.support import documented_commands, markdown
+from tests.support import markdown
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
-from tests.support.documented_commands import INSTALL, PAGES, USE, WAYS
-from tests.support.markdown import ROOT
+from tests.support.markdown import INSTALL, PAGES, ROOT, USE, WAYS
 from tests.support.status_scenes import scenes
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -192,14 +191,14 @@ WITH_COMMANDS = (*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
-    for block in documented_commands.blocks(page):
+    for block in markdown.typed_blocks(page):
         assert block.ways or block.reason, block.place
         assert block.ways <= set(WAYS), block.place
 
 
 @pytest.mark.parametrize("page", [INSTALL, USE], ids=lambda page: page.name)
 def test_commands_of_a_page_are_run_in_both_ways(page: Path) -> None:
-    ways = (block.ways for block in documented_commands.blocks(page))
+    ways = (block.ways for block in markdown.typed_blocks(page))
 
     assert set().union(*ways) == set(WAYS)
 
