@@ -24,6 +24,7 @@ _HEADING: Final = re.compile(r"^(?P<level>#{1,6}) (?P<text>.+)$", re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _INLINE: Final = re.compile(r"!?\[(?P<text>[^\]]*)\]\([^)]*\)")
 _NO_ANCHOR: Final = re.compile(r"[^\w\- ]")
+_SET_ANCHOR: Final = re.compile(r'<a id="([^"]+)">')
 _CELL_CODE: Final = re.compile(r"`([^`]+)`")
 ELIDED: Final = "..."
 
@@ -70,12 +71,12 @@ def headings(document: str) -> list[str]:
 
 
 def anchors(document: str) -> set[str]:
-    """Return the anchors that GitHub gives the headings.
+    """Return the anchors that the document sets, and those that GitHub gives the headings.
 
-    Lower case, without punctuation, blanks as dashes; repeated ones are numbered.
+    The latter are in lower case, without punctuation, blanks as dashes; repeated ones are numbered.
     """
     seen: Counter[str] = Counter()
-    found = set()
+    found = set(_SET_ANCHOR.findall(prose(document)))
     for heading in _HEADING.finditer(prose(document)):
         plain = _INLINE.sub(lambda link: link["text"], heading["text"])
         anchor = _NO_ANCHOR.sub("", plain.strip().lower()).replace(" ", "-")
@@ -89,12 +90,17 @@ def links(document: str) -> list[str]:
     return [each["target"] for each in _LINK.finditer(prose(document))]
 
 
-def table(document: str, name: str) -> list[list[str]]:
-    """Return the cells of the table between the comments ``name: ...`` and ``end of name``."""
+def marked(document: str, name: str) -> str:
+    """Return the text between the comments ``name: ...`` and ``end of name``."""
     _, _, rest = document.partition(f"<!-- {name}: ")
     inside, end, _ = rest.partition(f"<!-- end of {name} -->")
-    assert end, f"found no table {name}"
-    rows = [line for line in inside.splitlines() if line.startswith("|")]
+    assert end, f"found no comments {name}"
+    return inside
+
+
+def table(document: str, name: str) -> list[list[str]]:
+    """Return the cells of the table in marked()."""
+    rows = [line for line in marked(document, name).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
