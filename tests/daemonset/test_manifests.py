@@ -120,9 +120,12 @@ def contains(found: object, part: object) -> bool:
 def test_values_change_these_parts_of_a_release(case: Any) -> None:
     rendered = helm.render(case["values"])
 
-    for is_there, parts in ((True, case["has"]), (False, case.get("lacks", ()))):
+    for is_there, parts in ((True, case.get("has", ())), (False, case.get("lacks", ()))):
         for part in parts:
             assert any(contains(item, part) for item in rendered) is is_there, part
+    for whole in case.get("equal", ()):
+        found = helm.one(rendered, whole["kind"], whole["name"])
+        assert functools.reduce(dict.__getitem__, whole["at"].split("."), found) == whole["value"]
 
 
 @pytest.mark.parametrize("chosen", [[], ["kai"], ["hami", "kserve"]])

@@ -193,8 +193,6 @@ Panel = dict[str, Any]
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 PANELS: list[Panel] = DASHBOARD["panels"]
 TARGETS = [(panel, target) for panel in PANELS for target in panel.get("targets", [])]
-ROWS = ["Cluster", "Cards and tenants", "Prepares", "Health", "API server and slices", "Webhook"]
-TYPES = {"heatmap", "row", "stat", "state-timeline", "table", "timeseries"}
 MACROS = {"$__rate_interval": "5m", "$node": ".*", "$namespace": ".*"}
 KNOWN = {
     **all_series(),
@@ -290,8 +288,6 @@ def test_rows_and_panels_do_not_overlap() -> None:
 
     assert set(cells.values()) == {1}
     assert max(column for column, _ in cells) < 24
-    assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == ROWS
-    assert {panel["type"] for panel in PANELS} == TYPES
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
 

@@ -141,89 +141,12 @@ def test_volumes_are_mounted_at_their_path_on_the_host(
     name: str, elsewhere: dict[str, str]
 ) -> None:
     """The kubelet and the runtime know sockets and specs by these paths."""
-    pod = pod_of(installation.documents(name), NODE_PLUGIN)
+    daemonset = helm.one(installation.documents(name), "DaemonSet")
+    pod = daemonset["spec"]["template"]["spec"]
 
     mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert mounts == {**paths, **elsewhere}
-
-
-def test_policy_denies_slices_of_others_to_the_node_plugins_service_account() -> None:
-    documents, name = installation.documents("nvidia"), "tensorfusion-dra-slices"
-    daemonset = helm.one(documents, "DaemonSet")
-    account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
-    namespace = helm.one(documents, "ServiceAccount", account)["metadata"]["namespace"]
-
-    policy = helm.one(documents, "ValidatingAdmissionPolicy", name)["spec"]
-    binding = helm.one(documents, "ValidatingAdmissionPolicyBinding", name)["spec"]
-
-    assert namespace == daemonset["metadata"]["namespace"]
-    assert f"system:serviceaccount:{namespace}:{account}" == PLUGIN
-    (condition,) = policy["matchConditions"]
-    assert condition["expression"] == f'request.userInfo.username == "{PLUGIN}"'
-    operations = policy["matchConstraints"]["resourceRules"][0]["operations"]
-    assert (policy["failurePolicy"], operations) == ("Fail", ["CREATE", "UPDATE", "DELETE"])
-    assert binding == {"policyName": name, "validationActions": ["Deny"]}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("name", "component", "ports"),
-    [("nvidia", "node-plugin", []), ("webhook", "webhook", ["https"])],
-)
-def test_network_policies_open_the_metrics_to_prometheus_only(
-    name: str, component: str, ports: list[str]
-) -> None:
-    """Policies of a pod add up, so the metrics' own one cannot take anything away."""
-    variant = helm.render({**VARIANTS["monitoring"], **WEBHOOK})
-    own, added = (
-        helm.one(documents, "NetworkPolicy", f"tensorfusion-dra-{purpose}")["spec"]
-        for documents, purpose in ((installation.documents(name), component), (variant, "metrics"))
-    )
-    labels = {
-        "app.kubernetes.io/name": "tensorfusion-dra",
-        "app.kubernetes.io/component": component,
-    }
-
-    assert own["podSelector"] == {"matchLabels": labels}
-    assert own.get("ingress", []) == [{"ports": [{"port": port}]} for port in ports]
-    (expression,) = added["podSelector"]["matchExpressions"]
-    assert component in expression["values"]
-    (ingress,) = added["ingress"]
-    (source,) = ingress["from"]
-    assert source.keys() == {"namespaceSelector", "podSelector"}  # both have to match
-    assert ingress["ports"] == [{"port": "health"}]
-
-
-def test_device_class_has_the_name_that_claims_use() -> None:
-    spec = helm.one(installation.documents("nvidia"), "DeviceClass", names.DEVICE_CLASS)["spec"]
-
-    assert spec == {"selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}]}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [
-        ("tensorfusion-dra-mps", "mps-daemon"),
-        ("tensorfusion-dra-hami-core", "hami-core-install"),
-    ],
-)
-def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(
-    name: str, variant: str
-) -> None:
-    documents = helm.render(VARIANTS[variant])
-    pod, plugin = (pod_of(documents, each) for each in (name, NODE_PLUGIN))
-
-    assert pod["automountServiceAccountToken"] is False
-    for field in ("affinity", "nodeSelector", "tolerations", "priorityClassName"):
-        assert pod[field] == plugin[field]
-
-
-def pod_of(documents: list[Document], name: str) -> Document:
-    """Return the spec of the pods of a DaemonSet."""
-    found: Document = helm.one(documents, "DaemonSet", name)["spec"]["template"]["spec"]
-    return found
 
 
 @pytest.mark.process
