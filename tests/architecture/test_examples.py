@@ -349,76 +349,87 @@ def test_only_a_pod_with_a_request_is_sent(annotations: dict[str, str], sent: bo
     assert pod_request.requests_gpu(annotations) == sent
 
 
+def configured(kind: str, driver: str) -> Any:
+    """Return an object of a kind with parameters for a driver."""
+    document: Any = [{"opaque": {"driver": driver}}]
+    for part in reversed(claim_admission.CONFIG_PATHS[kind]):
+        document = {part: document}
+    return document
+
+
+def labelled(labels: Json) -> Json:
+    """Return a claim that was made from a template with these labels."""
+    claim = template_claim()
+    return {**claim, "metadata": {**claim["metadata"], "labels": labels}}
+
+
+def requesting(annotations: Json, **request: Any) -> Json:
+    """Return a claim with one request, by default of a card of this driver.
+
+    One without annotations has no such field.
+    """
+    wanted = request or {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
+    return {
+        "metadata": {"annotations": annotations} if annotations else {"finalizers": ["a"]},
+        "spec": {"devices": {"requests": [wanted]}},
+    }
+
+
+PARAMETERS, QUOTAS = ("Validating", "parameters"), ("Validating", "quotas")
+CLAIMS = ("Mutating", "claims")
+OTHER = {"example.com/x": "1"}
+
+
 @pytest.mark.parametrize(
-    ("resource", "kind"),
+    ("webhook", "new", "old", "sent"),
     [
-        ("resourceclaims", "ResourceClaim"),
-        ("resourceclaimtemplates", "ResourceClaimTemplate"),
-        ("deviceclasses", "DeviceClass"),
+        *(
+            (PARAMETERS, configured(kind, driver), None, driver == names.DRIVER)
+            for kind in claim_admission.CONFIG_PATHS
+            for driver in (names.DRIVER, "nic.example.com")
+        ),
+        (PARAMETERS, {"spec": {}}, None, False),
+        (PARAMETERS, {"spec": {"spec": {}}}, None, False),
+        (PARAMETERS, {"spec": {"spec": {"devices": {}}, "devices": {}}}, None, False),
+        (CLAIMS, template_claim(), None, True),
+        (CLAIMS, labelled({names.LABEL_CLAIM_TEMPLATE: "false"}), None, False),
+        (CLAIMS, labelled({}), None, False),
+        (CLAIMS, {"metadata": {}, "spec": {}}, None, False),
+        (QUOTAS, requesting({}), None, True),
+        (QUOTAS, requesting({}, exactly={"deviceClassName": "nic.example.com"}), None, False),
+        (
+            QUOTAS,
+            requesting({}, firstAvailable=[{"deviceClassName": names.DEVICE_CLASS}]),
+            None,
+            True,
+        ),
+        # A changed claim is checked again only if annotations of shares changed.
+        *(
+            (QUOTAS, requesting(new), requesting(old), name in names.SHARE_ANNOTATIONS)
+            for name in sorted({*names.SHARE_ANNOTATIONS, "example.com/other"})
+            for new, old in (
+                ({name: "1"}, {}),
+                ({}, {name: "1"}),
+                ({name: "2"}, {name: "1"}),
+                ({name: "1"}, OTHER),
+            )
+        ),
+        (QUOTAS, requesting(OTHER), requesting({}), False),
+        (QUOTAS, requesting({}), requesting(OTHER), False),
     ],
 )
-def test_only_objects_with_parameters_for_this_driver_are_sent(resource: str, kind: str) -> None:
-    def configured(driver: str) -> Json:
-        document: Any = [{"opaque": {"driver": driver}}]
-        for part in reversed(claim_admission.CONFIG_PATHS[kind]):
-            document = {part: document}
-        return dict(document)
-
-    entry = webhooks()["Validating", "parameters"]
-
-    (rule,) = entry["rules"]
-    assert resource in rule["resources"]
-    assert is_sent(entry, configured(names.DRIVER))
-    assert not is_sent(entry, configured("nic.example.com"))
-    empty: Json = {"spec": {"spec": {}}} if kind == "ResourceClaimTemplate" else {"spec": {}}
-    assert not is_sent(entry, empty)
-    assert not is_sent(entry, {"spec": {"spec": {"devices": {}}, "devices": {}}})
-
-
-@pytest.mark.parametrize(
-    ("request_", "sent"),
-    [
-        ({"exactly": {"deviceClassName": names.DEVICE_CLASS}}, True),
-        ({"firstAvailable": [{"deviceClassName": names.DEVICE_CLASS}]}, True),
-        ({"exactly": {"deviceClassName": "nic.example.com"}}, False),
-    ],
-)
-def test_only_claims_of_this_drivers_class_are_sent_for_quotas(request_: Json, sent: bool) -> None:
-    document = {"metadata": {}, "spec": {"devices": {"requests": [request_]}}}
-
-    assert is_sent(webhooks()["Validating", "quotas"], document) is sent
-
-
-@pytest.mark.parametrize("annotation", sorted({*names.SHARE_ANNOTATIONS, "example.com/other"}))
-def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
-    annotation: str,
+def test_only_these_claims_and_classes_are_sent(
+    webhook: tuple[str, str], new: Json, old: Json | None, sent: bool
 ) -> None:
-    entry = webhooks()["Validating", "quotas"]
-    request = {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
-    bare: Json = {"metadata": {}, "spec": {"devices": {"requests": [request]}}}
-    other = {**bare, "metadata": {"annotations": {"example.com/x": "1"}, "finalizers": ["a"]}}
-    annotated, again = ({**bare, "metadata": {"annotations": {annotation: x}}} for x in "12")
-
-    sent = annotation in names.SHARE_ANNOTATIONS
-    changes = [(bare, annotated), (annotated, bare), (annotated, again), (other, annotated)]
-    assert [is_sent(entry, new, old) for old, new in changes] == [sent] * 4
-    assert not is_sent(entry, other, bare)
-    assert not is_sent(entry, annotated, annotated)
+    assert is_sent(webhooks()[webhook], new, old) is sent
 
 
-def test_claims_are_selected_by_the_templates_label() -> None:
+def test_claims_of_the_template_have_its_label() -> None:
     (template,) = documents(MANIFESTS[0])
-    wanted = {names.LABEL_CLAIM_TEMPLATE: "true"}
-    entry, claim = webhooks()["Mutating", "claims"], template_claim()
 
-    assert is_sent(entry, claim)
-    for labels in ({names.LABEL_CLAIM_TEMPLATE: "false"}, {}):
-        claim["metadata"]["labels"] = labels
-        assert not is_sent(entry, claim)
-    assert not is_sent(entry, {"metadata": {}, "spec": {}})
-    assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
+    for each in (template, template["spec"], template_claim()):
+        assert each["metadata"]["labels"] == {names.LABEL_CLAIM_TEMPLATE: "true"}
     assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
-    assert template_claim()["metadata"]["labels"] == wanted
 
 
 def test_system_and_driver_namespaces_are_excluded() -> None:
