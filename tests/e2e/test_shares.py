@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.core import names
@@ -16,6 +17,7 @@ from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
 from tests.e2e.drivers import Driver
 from tests.e2e.tenants import Tenants, capacity_request
 from tests.support.builders.documents import class_document
+from tests.support.markdown import ROOT
 
 Slices = Callable[[], list[Json]]
 
@@ -320,3 +322,48 @@ def test_pods_that_share_a_claim_read_the_same_file_and_the_setting_is_off_by_de
     assert tenants.metadata("c") == tenants.metadata("a")
     assert tenants.metadata("d") == {}
     tenants.delete("a", "b", "c", "d")
+
+
+@pytest.fixture
+def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
+    """Namespace with the claim template, on a cluster with the webhook."""
+    assert objects.webhooks(cluster.objects("MutatingWebhookConfiguration")), (
+        "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
+        "with -m 'not webhook'"
+    )
+    template = yaml.safe_load((ROOT / "daemonset" / "claim-template.yaml").read_text())
+    template["metadata"]["namespace"] = tenants.namespace
+    cluster.create(template)
+    return tenants
+
+
+@pytest.mark.webhook
+def test_quick_start_example_runs_with_its_share(annotated: Tenants) -> None:
+    example = yaml.safe_load((ROOT / "hack" / "examples" / "guide-quick-start.yaml").read_text())
+
+    annotated.pod("quick", annotations=example["metadata"]["annotations"])
+    annotated.wait_until_running("quick")
+
+    (result,) = annotated.results("quick")
+    assert result["consumedCapacity"] == {"tflops": "100", "vram": "16Gi"}
+    assert annotated.env("quick")[names.ENV_MEMORY_LIMIT] == str(16 * 1024)
+
+
+@pytest.mark.webhook
+def test_invalid_annotations_are_all_reported_at_once(annotated: Tenants) -> None:
+    wrong = {"tensor-fusion.ai/tflops-request": "many", "tensor-fusion.ai/gpu-count": "0"}
+
+    with pytest.raises(StatusError) as rejected:
+        annotated.pod("wrong", annotations={**wrong, "tensor-fusion.ai/dra-enabled": "true"})
+
+    for annotation in wrong:
+        assert annotation in str(rejected.value)
+
+
+@pytest.mark.webhook
+def test_pod_without_annotations_is_unchanged(annotated: Tenants) -> None:
+    annotated.pod("plain")
+    annotated.wait_until_running("plain")
+
+    assert "resourceClaims" not in annotated.stored("plain")["spec"]
+    assert names.ENV_MEMORY_LIMIT not in annotated.env("plain")
