@@ -10,6 +10,8 @@ from tensorfusion_dra.core.errors import RetryableError, StatusError
 
 Found = TypeVar("Found")
 Json = dict[str, Any]
+Slices = Callable[[], list[Json]]
+"""Lists the slices of the node under test."""
 
 RESOURCE = "resource.k8s.io/v1"
 _POLL_SECONDS = 0.25
@@ -70,11 +72,19 @@ class Cluster:
 
     def create(self, document: Json) -> Json:
         """Create an object and return it as stored."""
-        return self.api.call("POST", path_of(document["kind"], _namespace(document)), body=document)
+        return self.api.call(
+            "POST",
+            path_of(document["kind"], document["metadata"].get("namespace", "")),
+            body=document,
+        )
 
     def apply(self, document: Json) -> Json:
         """Apply an object (server-side apply) and return it as stored."""
-        path = path_of(document["kind"], _namespace(document), document["metadata"]["name"])
+        path = path_of(
+            document["kind"],
+            document["metadata"].get("namespace", ""),
+            document["metadata"]["name"],
+        )
         query = {"fieldManager": "tensorfusion-dra-e2e", "force": "true"}
         return self.api.call("PATCH", path, query=query, body=document, content_type=APPLY)
 
@@ -179,7 +189,3 @@ def path_of(kind: str, namespace: str = "", name: str = "") -> str:
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     within = f"/namespaces/{segment(namespace)}" if namespaced and namespace else ""
     return f"{root}{within}/{plural}" + (f"/{segment(name)}" if name else "")
-
-
-def _namespace(document: Json) -> str:
-    return str(document["metadata"].get("namespace", ""))

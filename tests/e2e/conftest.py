@@ -21,15 +21,12 @@ import pytest
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
-from tests.e2e.cluster import Cluster, Json, results_of
+from tests.e2e.cluster import Cluster, Json, Slices, results_of
 from tests.e2e.drivers import LABEL_NAME, Driver, HostProcess, InstalledDaemonSet
 from tests.e2e.tenants import Tenants
 from tests.support.builders.documents import class_document
 
 NodeCommand = Callable[[str], None]
-
-_TEST_SECONDS = 600
-_NODE_COMMAND_SECONDS = 180
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.process)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -199,7 +196,7 @@ def device_class(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], list[Json]]:
+def slices(cluster: Cluster, node_name: str, driver: Driver) -> Slices:
     """Start the driver, wait for the node's slices and return a function that lists them."""
     selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
@@ -216,7 +213,7 @@ def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], lis
 def tenants(
     cluster: Cluster,
     node_name: str,
-    slices: Callable[[], list[Json]],
+    slices: Slices,
     device_class: None,
     pytestconfig: pytest.Config,
 ) -> Iterator[Tenants]:
@@ -258,7 +255,7 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
             [*shlex.split(named), what],
             capture_output=True,
             text=True,
-            timeout=_NODE_COMMAND_SECONDS,
+            timeout=180,
             check=False,
         )
         print(f"{what} took {time.monotonic() - started:.1f} s")
@@ -268,7 +265,7 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
 
 
 @pytest.fixture
-def idle_node(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
+def idle_node(cluster: Cluster, slices: Slices) -> None:
     """Wait until no claim has a GPU of the node, so that the test can count free capacity."""
     pools = {item["spec"]["pool"]["name"] for item in slices()}
 

@@ -13,6 +13,8 @@ _PRINT = (
     "echo DONE; trap 'exit 0' TERM; sleep 1000000 & wait"
 )
 START_SECONDS = 60.0
+SMALL = {"tflops": "10", "vram": "1Gi"}
+"""Amounts of a small share."""
 
 
 class Tenants:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,10 @@ from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.names import RESOURCE_GROUP
-from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
+from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
 from tests.support import installation
-
-Slices = Callable[[], list[Json]]
 
 # Of daemonset/install/nvidia.yaml: what gives the account its rights and restricts them.
 _KINDS = (

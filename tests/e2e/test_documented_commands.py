@@ -26,7 +26,6 @@ from tests.support.markdown import INSTALL, ROOT, USE, WAYS, Block
 
 pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
 
-NAMESPACE = "tensorfusion-dra"
 AFTER_USE = ("Upgrade", "Uninstall")
 """The sections of docs/install.md that are read after docs/use.md."""
 
@@ -44,8 +43,6 @@ LEFT_BEHIND = (
     "ValidatingWebhookConfiguration",
 )
 """Kinds of which an uninstallation might leave an object behind, besides slices."""
-
-_COMMAND_SECONDS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +80,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_COMMAND_SECONDS,
+            timeout=300,
             check=False,
         )
         print(ended.stdout, flush=True)

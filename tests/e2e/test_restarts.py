@@ -7,14 +7,11 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity
-from tests.e2e.cluster import Cluster, Json, results_of
+from tests.e2e.cluster import Cluster, Json, Slices, results_of
 from tests.e2e.conftest import NodeCommand
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, capacity_request
+from tests.e2e.tenants import SMALL, Tenants, capacity_request
 
-Slices = Callable[[], list[Json]]
-
-SMALL = {"tflops": "10", "vram": "1Gi"}
 RECOVERY_SECONDS = 180.0
 
 

@@ -1,7 +1,7 @@
 """Shares of pods: what they get by each kind of claim, and never more than a card has."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +13,11 @@ from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
+from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, results_of
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, capacity_request
+from tests.e2e.tenants import SMALL, Tenants, capacity_request
 from tests.support.builders.documents import class_document
 from tests.support.markdown import ROOT
-
-Slices = Callable[[], list[Json]]
 
 QUARTER = {"tflops": "78", "vram": "16Gi"}
 
@@ -118,7 +116,6 @@ def test_claim_status_has_the_device_and_its_ready_condition(
     assert any(c["type"] == "Ready" and c["status"] == "True" for c in device["conditions"])
 
 
-SMALL = {"tflops": "10", "vram": "1Gi"}
 SMALLEST = {"tflops": "0", "vram": "1Mi"}
 
 
