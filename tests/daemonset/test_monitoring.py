@@ -80,17 +80,6 @@ def all_series() -> Mapping[str, Labels]:
     return MappingProxyType(known)
 
 
-def promtool_path() -> str:
-    """Return the path of promtool; skip the test on a machine without it."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if not found:
-        pytest.skip(
-            "found no promtool on PATH and no variable PROMTOOL; no package of PyPI brings it "
-            "(hack/promtool gets it from Debian's package prometheus)"
-        )
-    return str(Path(found).resolve())
-
-
 LEVELS: Mapping[str, set[str]] = {
     "cluster": set(),
     "namespace": {"namespace"},
@@ -322,11 +311,16 @@ def test_error_names_what_is_wrong(query: str, error: str) -> None:
         promql.labels(query, GIVEN)
 
 
-def promtool(*arguments: str | Path, stdin: str = "") -> str:
-    """Return what promtool prints; fail if it finds an error."""
+def promtool(*arguments: str | Path) -> str:
+    """Return what promtool prints; fail if it finds an error, and skip the test without it."""
+    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if not found:
+        pytest.skip(
+            "found no promtool on PATH and no variable PROMTOOL; no package of PyPI brings it "
+            "(hack/promtool gets it from Debian's package prometheus)"
+        )
     answer = subprocess.run(
-        [promtool_path(), *map(str, arguments)],
-        input=stdin,
+        [Path(found).resolve(), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS * 5,
