@@ -4,130 +4,25 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state import unix_sockets
-from tests.daemonset import mps_stand_in
+from tests.daemonset import mps_stand_in, scripts
+from tests.daemonset.scripts import Container, container, variables
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.process
-
-
-def container(variant: str, name: str) -> dict[str, Any]:
-    """Return a container of the chart with the values of a variant."""
-    (one,) = (
-        each for each in helm.containers(helm.render(VARIANTS[variant])) if each["name"] == name
-    )
-    return one
-
-
-def variables(of: Mapping[str, Any]) -> dict[str, str]:
-    """Return the container's environment."""
-    return {entry["name"]: entry["value"] for entry in of["env"]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    """A container of the chart on a node that is a folder.
-
-    Attributes:
-        of: The container as the chart has it.
-        root: The node's folder. The programs in `bin` come before those of this machine.
-        given: Variables that differ from the chart's.
-    """
-
-    of: Mapping[str, Any]
-    root: Path
-    given: dict[str, str] = field(default_factory=dict)
-
-    def put_program(self, name: str, text: str) -> None:
-        """Write a stand-in for a program."""
-        file = self.root / "bin" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-        file.chmod(0o755)
-
-    def put_mounts(self, *, mounted: bool, status: int = 0) -> Path:
-        """Write stand-ins for the programs that mount; return the file with their calls."""
-        calls = self.root / "calls"
-        calls.touch()
-        self.put_program("mountpoint", f"#!/bin/sh\nexit {int(not mounted)}\n")
-        self.put_program("mount", f'#!/bin/sh\necho "$*" >>{calls}\nexit {status}\n')
-        return calls
-
-    def command(self) -> list[str]:
-        """Return the container's command line."""
-        return [*self.of["command"], *self.of.get("args", [])]
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the container's processes."""
-        path = f"{self.root}/bin:{os.environ['PATH']}"
-        return {**os.environ, **variables(self.of), "PATH": path, **self.given}
-
-    def run(self, line: list[str] | None = None, user: int | None = None) -> tuple[int, str]:
-        """Run the container's command line, or another one; return its status and output."""
-        ended = subprocess.run(
-            line or self.command(),
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-            user=user,
-            start_new_session=True,
-        )
-        return ended.returncode, ended.stdout
-
-    def probe(self, name: str) -> int:
-        """Return the exit status of a probe."""
-        return self.run(self.of[name]["exec"]["command"])[0]
-
-    @contextmanager
-    def started(self, output: str = "output") -> Iterator[subprocess.Popen[bytes]]:
-        """Start the container; end it, with all that it started, after the block.
-
-        Args:
-            output: Name of the file for its output.
-        """
-        with (self.root / output).open("wb") as file:
-            process = subprocess.Popen(
-                self.command(),
-                env=self.environment(),
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            yield process
-        finally:
-            # Also what the script left running, as a container runtime does.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(PATIENCE_SECONDS)
-
-    def text(self, output: str = "output") -> str:
-        """Return the output so far of a container that was started."""
-        return (self.root / output).read_text()
-
-    def failed(self, output: str = "output") -> str:
-        """Return the output of a container that ends with an error by itself."""
-        with self.started(output) as process:
-            assert process.wait(PATIENCE_SECONDS) == 1
-        return self.text(output)
 
 
 DAEMON: Final = container("mps-daemon", "daemon")
@@ -149,8 +44,8 @@ def daemon() -> Iterator[Container]:
             "MPS_STAND_IN_LOG": f"{root}/commands",
         }
         found = Container(of=DAEMON, root=root, given=given)
-        program = f'exec "{sys.executable}" -S -I "{mps_stand_in.__file__}" "$@"'
-        found.put_program("nvidia-cuda-mps-control", f"#!/bin/sh\n{program}\n")
+        program = scripts.stand_in_program(mps_stand_in.__file__)
+        found.put_program("nvidia-cuda-mps-control", program)
         yield found
 
 

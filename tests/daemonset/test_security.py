@@ -203,18 +203,24 @@ def sent() -> frozenset[Asked]:
 @pytest.fixture(scope="module")
 def sent_with_pools() -> frozenset[Asked]:
     """Return all kinds of requests that a node plugin sends when it follows GPUPools."""
-    term = {"key": "kubernetes.io/hostname", "operator": "Exists"}
-    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-    spec: Document = {"nodeManagerConfig": {"nodeSelector": selector}}
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
         register(cluster)
-        stored = cluster.client.create(GPUPOOLS, gpupool_document("of-all", **spec))
+        stored = cluster.client.create(GPUPOOLS, pool("of-all", qos="medium"))
         cluster.until("published", lambda: bool(cluster.slices()))
-        invalid = {**spec, "qosConfig": {"defaultQoS": "no-such-qos"}}
+        invalid = pool("of-all", qos="no-such-qos")["spec"]
         cluster.client.replace(GPUPOOLS, {**stored, "spec": invalid})
         cluster.until("event written", lambda: bool(cluster.client.list(EVENTS).items))
         return cluster.server.requests.asked(USER_AGENT)
+
+
+def pool(name: str, *, qos: str) -> Document:
+    """Return a GPUPool of all nodes."""
+    term = {"key": "kubernetes.io/hostname", "operator": "Exists"}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    return gpupool_document(
+        name, qosConfig={"defaultQoS": qos}, nodeManagerConfig={"nodeSelector": selector}
+    )
 
 
 def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
