@@ -67,7 +67,7 @@ class ObjectsInMemory(Source):
 
 
 class PodsInMemory(Source):
-    """Pods by UID; implements webhook.admission.PodReader."""
+    """Pods by UID; implements core.claims.enforcer.Pods."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
@@ -90,12 +90,12 @@ class ClaimsInMemory(Source):
 
 
 class PrioritiesInMemory(Source):
-    """PriorityClasses by name; implements webhook.admission.PriorityReader."""
+    """PriorityClasses by name; for AdmissionRules.has_priority_class."""
 
     def __init__(self, *known: str) -> None:
         self.known = known
 
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
+    def exists(self, name: str, wait_seconds: float) -> bool:
         self.check(wait_seconds=wait_seconds)
         return name in self.known
 
