@@ -1,15 +1,11 @@
 """Kubelets and plugins for tests, in a folder with a short path."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from dra_simulator.apiserver import ApiServer
 from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet
 from dra_simulator.node.plugin import Entry, Timings
-from dra_simulator.rest import CLAIMS, PODS, Client
+from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES, Client
 from dra_simulator.runtime import Runtime
 from tests.dra_simulator.tiny_plugin import TinyPlugin
 from tests.dra_simulator.waiting import eventually
@@ -31,14 +27,14 @@ FAST = Timings(
 class NodeUnderTest:
     """A node's folder and runtime, which outlive its kubelets and end with the test."""
 
-    def __init__(self, api: ApiServer, folder: Path, stack: ExitStack) -> None:
-        self.client = Client(api.url)
+    def __init__(self, url: str, folder: Path, stack: ExitStack) -> None:
+        self.client = Client(url)
         self.folder = folder
         self.runtime = Runtime([folder / "cdi"])
         self.kubelet: Kubelet
-        self._url = api.url
+        self._url = url
         self._stack = stack
-        self._running: ExitStack | None = None
+        self._running = ExitStack()
 
     def start(self, *, timings: Timings = FAST, wipe_at_start: bool = False) -> Kubelet:
         """Start a new kubelet."""
@@ -55,7 +51,6 @@ class NodeUnderTest:
 
     def stop(self) -> None:
         """Stop the kubelet; the runtime's containers and the sockets remain."""
-        assert self._running is not None
         self._running.close()
 
     def plugin(
@@ -74,41 +69,45 @@ class NodeUnderTest:
             plugin.announce()
         return plugin
 
-    def is_registered(self) -> bool:
-        """Return True if a plugin of the driver is registered with the kubelet."""
-        return DRIVER in self.kubelet.registered
+    def connected(self) -> list[str]:
+        """Return the endpoints of the driver's connected plugins, the oldest first."""
+        plugins = self.kubelet.registered.get(DRIVER, ())
+        return [plugin.endpoint for plugin in plugins if plugin.is_connected]
 
     def happened(self, event: str) -> list[Entry]:
         """Return the journal's entries of an event."""
         return [entry for entry in self.kubelet.journal if entry.event == event]
 
-    def pod(self, name: str = "pod", *, claim: Json, uses: bool = True) -> Json:
-        """Create a pod on the node and reserve a claim for it."""
-        made = objects.pod(name, claim_name=claim["metadata"]["name"], uses=uses)
-        made = self.client.create(PODS, made)
-        self.reserve(claim, made)
-        self.client.bind(made, NODE)
-        return made
+    def event(self, reason: str = "FailedPrepareDynamicResources") -> str:
+        """Return the latest message of the pods' Events with this reason; "" if there is none."""
+        found = [event for event in self.client.list(EVENTS).items if event["reason"] == reason]
+        return str(found[-1]["message"]) if found else ""
 
-    def run(self, name: str = "pod", *, claim: Json | None = None) -> None:
-        """Create a pod as `pod` does, and wait until it runs."""
-        self.pod(name, claim=claim or self.claim())
+    def slices(self) -> list[str]:
+        """Return the names of all slices."""
+        return [found["metadata"]["name"] for found in self.client.list(SLICES).items]
+
+    def pod(self, name: str = "pod", *, claim: Json) -> None:
+        """Create a pod on the node and reserve a claim for it."""
+        made = objects.pod(name, claim_name=claim["metadata"]["name"])
+        made = self.client.create(PODS, made)
+        claim = self.client.get(CLAIMS, claim["metadata"]["name"], "default")
+        consumers = [*claim["status"].get("reservedFor", ()), objects.consumer(made)]
+        claim["status"]["reservedFor"] = consumers
+        self.client.replace_status(CLAIMS, claim)
+        self.client.bind(made, NODE)
+
+    def run(self, name: str = "pod", *, claim: Json | None = None) -> str:
+        """Create a pod as `pod` does, and return its claim's UID once it runs."""
+        claim = claim or self.claim()
+        self.pod(name, claim=claim)
         eventually(lambda: self.phase(name) == "Running")
+        return str(claim["metadata"]["uid"])
 
     def claim(self, name: str = "claim") -> Json:
         """Create a claim and allocate a device of the node to it."""
         claim = self.client.create(CLAIMS, objects.claim(name=name))
-        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": "gpu-0"}
-        claim["status"] = {"allocation": {"devices": {"results": [result]}}}
-        return self.client.replace_status(CLAIMS, claim)
-
-    def reserve(self, claim: Json, pod: Json) -> None:
-        """Reserve the claim for the pod."""
-        latest = self.client.get(CLAIMS, claim["metadata"]["name"], "default")
-        names = {name: pod["metadata"][name] for name in ("name", "uid")}
-        reserved = [*latest["status"].get("reservedFor", ()), {"resource": "pods", **names}]
-        latest["status"]["reservedFor"] = reserved
-        self.client.replace_status(CLAIMS, latest)
+        return self.client.replace_status(CLAIMS, {**claim, "status": objects.allocated()})
 
     def delete(self, pod: str = "pod", *, force: bool = False) -> None:
         """Delete a pod as a user does."""
@@ -123,15 +122,3 @@ class NodeUnderTest:
         """Return the environment of the pod's container; empty without a container."""
         containers = self.kubelet.containers("default", pod)
         return dict(containers["main"].env) if "main" in containers else {}
-
-
-@contextmanager
-def node_under_test(api: ApiServer) -> Iterator[NodeUnderTest]:
-    """Yield a node on which no kubelet runs yet."""
-    # Not pytest's tmp_path: a socket's path may have at most 107 bytes.
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    try:
-        with ExitStack() as stack:
-            yield NodeUnderTest(api, folder, stack)
-    finally:
-        shutil.rmtree(folder)

@@ -12,17 +12,7 @@ T = TypeVar("T")
 def eventually(find: Callable[[], T]) -> T:
     """Call the function until it returns something true, and return that."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        found = find()
-        if found:
-            return found
+    while not (found := find()):
         assert time.monotonic() < until, f"condition not met within {PATIENCE_SECONDS:g} s"
         time.sleep(0.01)
-
-
-def always(holds: Callable[[], bool], *, seconds: float = 0.3) -> None:
-    """Assert that the condition holds all the time."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        assert holds()
-        time.sleep(0.01)
+    return found
