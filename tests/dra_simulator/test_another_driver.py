@@ -5,7 +5,6 @@ The driver is a stand-in for the process that you would start.
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration
 from tensorfusion_dra.scheduling import cel_evaluation
+from tests.dra_simulator.waiting import eventually
 
 DRIVER = "gpu.example.com"
 OBJECTS = """
@@ -126,16 +126,6 @@ def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[Non
         server.stop(grace=None).wait()
 
 
-def eventually(find: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return the first true value that the function returns."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := find():
-            return found
-        time.sleep(0.01)
-    raise TimeoutError
-
-
 def test_a_pod_gets_the_large_gpu() -> None:
     with (
         tempfile.TemporaryDirectory(dir="/tmp") as name,  # short, because sockets lie in it
@@ -148,7 +138,7 @@ def test_a_pod_gets_the_large_gpu() -> None:
             server.url, "node-a", root_dir=folder / "kubelet", runtime=Runtime([folder / "cdi"])
         )
         with kubelet, driver(client, folder, kubelet.registration_dir):
-            plugin = eventually(lambda: kubelet.registered.get(DRIVER))[0]
+            (plugin,) = eventually(lambda: kubelet.registered.get(DRIVER, ()))
             resources = (CLASSES, SLICES, CLAIMS, PODS)
             for resource, document in zip(resources, yaml.safe_load_all(OBJECTS), strict=True):
                 client.create(resource, document)

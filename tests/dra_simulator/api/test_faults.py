@@ -9,8 +9,8 @@ from dra_simulator.api.faults import (
     Refuse,
 )
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import NODES, SLICES, Client
-from tests.support.builders.documents import slice_document
+from tests.dra_simulator.api.client import CLAIMS, NODES, SLICES, Client
+from tests.support.builders.documents import claim_document, slice_document
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ def test_a_fault_affects_only_its_verb_resource_and_name(api: Client, server: Ap
 def test_a_fault_ends_with_its_count_its_removal_or_its_block(
     api: Client, server: ApiServer
 ) -> None:
+    def codes(count: int) -> list[int]:
+        return [api.get(SLICES).code for _ in range(count)]
+
     server.faults.add("list", "resourceslices", Refuse(500), times=2)
-    counted = [api.get(SLICES).code for _ in range(3)]
+    assert codes(3) == [500, 500, 200]
     removed = server.faults.add("list", "resourceslices", Refuse(500))
-    until_removed = [api.get(SLICES).code for _ in range(3)]
+    assert codes(3) == [500, 500, 500]
     server.faults.remove(removed)
     with server.faults.during("list", "resourceslices", Refuse(500)) as fault:
-        inside = api.get(SLICES).code
+        assert codes(1) == [500]
     server.faults.add("list", "resourceslices", Refuse(500))
     server.faults.clear()
 
-    assert counted == [500, 500, 200]
-    assert until_removed == [500, 500, 500]
-    assert (inside, fault.hits) == (500, 1)
-    assert api.get(SLICES).code == 200
+    assert (codes(1), fault.hits) == ([200], 1)
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
@@ -81,13 +81,28 @@ def test_a_connection_can_be_cut_before_or_after_the_write(
 def test_received_and_answered_requests_of_a_client_are_counted(
     api: Client, server: ApiServer
 ) -> None:
-    with (
-        server.faults.during("list", "nodes", Cut()),
-        pytest.raises(http.client.RemoteDisconnected),
-    ):
+    server.faults.add("list", "nodes", Cut(), times=1)
+    with pytest.raises(http.client.RemoteDisconnected):
         api.get(NODES)
-
     api.get(NODES)
 
-    assert (server.requests.received("tests/1"), server.requests.answered("tests/1")) == (2, 1)
-    assert (server.requests.received("other"), server.requests.answered("other")) == (0, 0)
+    counts = server.requests
+    assert (counts.received("tests/1"), counts.answered("tests/1")) == (2, 1)
+    assert (counts.received("other"), counts.answered("other")) == (0, 0)
+
+
+def test_requests_are_counted_by_verb_and_resource(api: Client, server: ApiServer) -> None:
+    api.post(CLAIMS, claim_document())
+    api.get(CLAIMS)
+    api.patch(f"{CLAIMS}/claim-a/status", {"status": {}})
+    api.delete(CLAIMS)
+
+    assert server.requests.all() == {
+        ("create", "resourceclaims"): 1,
+        ("list", "resourceclaims"): 1,
+        ("patch", "resourceclaims/status"): 1,
+        ("deletecollection", "resourceclaims"): 1,
+    }
+    assert server.requests.count("list") == 1
+    server.requests.reset()
+    assert server.requests.count() == 0
