@@ -23,6 +23,7 @@ PODS: Final = "/api/v1/namespaces/default/pods"
 NODES: Final = "/api/v1/nodes"
 EVENTS: Final = "/api/v1/namespaces/default/events"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -139,9 +140,5 @@ class WatchLines:
 
     def next(self) -> tuple[str, str, Json]:
         """Return the next event: its type, its object's name and the object."""
-        event = json.loads(self._answer.readline())
+        event = next(iter(self))
         return event["type"], event["object"]["metadata"].get("name", ""), event["object"]
-
-    def rest(self) -> list[str]:
-        """Return the types of all events until the server ends the watch."""
-        return [event["type"] for event in self]

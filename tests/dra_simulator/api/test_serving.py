@@ -7,11 +7,18 @@ import pytest
 
 from dra_simulator.api.kinds import KINDS, Kind
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import MERGE, RESOURCE, SLICES, STRATEGIC, Client, served
+from tests.dra_simulator.api.client import (
+    GPUPOOLS,
+    MERGE,
+    RESOURCE,
+    SLICES,
+    STRATEGIC,
+    Client,
+    served,
+)
 from tests.support.builders.documents import slice_document
 
 GVK: Final = "x-kubernetes-group-version-kind"
-GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 
 def test_the_server_is_ready_and_reports_its_version(api: Client) -> None:
