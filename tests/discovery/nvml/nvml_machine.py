@@ -11,8 +11,6 @@ from stand_ins import libraries
 from tests.support import forks
 from tests.support.compiler import compiler
 
-_CHILD = "tests.discovery.nvml.nvml_child"
-
 MIB = 2**20
 MAX_THREADS = "2"
 """Threads that may call NVML: the one that reads, and the one that waits for events."""
@@ -62,14 +60,13 @@ class Machine:
         self.answers_file.write_bytes(first.encode("utf-8", "surrogateescape"))
         script = {
             "library": None if self.library is None else str(self.library),
+            "folder": str(self.folder),
             "driver_root": str(self.driver_root),
-            "sysfs_root": str(self.folder / "sys"),
-            "proc_root": str(self.folder / "proc"),
             "wait_seconds": self.wait_seconds,
             "steps": steps,
         }
         child = forks.run(
-            module=_CHILD,
+            module="tests.discovery.nvml.nvml_child",
             stdin=json.dumps(script).encode(),
             environment={**os.environ, libraries.VARIABLE: str(self.answers_file)},
         )

@@ -90,29 +90,31 @@ def test_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
         assert taints(cluster) == {}
 
         driver.report(0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
 
-        assert reasons(cluster) == {GPU_0: "xid-79"}
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: "xid-79"})
         for service in SERVICES:
-            assert streamed(cluster, service)[GPU_0][0] == "UNHEALTHY"
-            assert streamed(cluster, service)[GPU_1][0] == "HEALTHY"
+            statuses = {
+                device: status for device, (status, _) in streamed(cluster, service).items()
+            }
+            assert statuses == {GPU_0: "UNHEALTHY", GPU_1: "HEALTHY"}
 
 
-def test_memory_errors_taint_their_devices(driver: Driver, library: Path) -> None:
-    with node(driver, library) as cluster:
-        await_reported(cluster, driver, 0, DOUBLE_BIT_ECC)
-        await_reported(cluster, driver, 1, FATAL_POISON)
-
-        both = {GPU_0: "uncorrectable-ecc", GPU_1: "fatal-poison"}
-        cluster.until("tainted", lambda: reasons(cluster) == both)
-
-
-def test_reported_recovery_action_is_read_at_once(driver: Driver, library: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "recovery", "reason"),
+    [
+        (DOUBLE_BIT_ECC, "0", "uncorrectable-ecc"),
+        (FATAL_POISON, "0", "fatal-poison"),
+        (RECOVERY_ACTION, "2", "node-reboot-required"),  # which is read at once
+    ],
+)
+def test_other_events_taint_their_device_before_the_next_poll(
+    driver: Driver, library: Path, kind: int, recovery: str, reason: str
+) -> None:
     with node(driver, library, *NO_POLL) as cluster:
-        driver.answers(card(0), card(1, recovery="2"))
-        await_reported(cluster, driver, 1, RECOVERY_ACTION)
+        driver.answers(card(0), card(1, recovery=recovery))
+        await_reported(cluster, driver, 1, kind)
 
-        cluster.until("tainted", lambda: reasons(cluster) == {GPU_1: "node-reboot-required"})
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_1: reason})
 
 
 def test_lost_card_does_not_affect_the_others(driver: Driver, library: Path) -> None:
@@ -123,21 +125,20 @@ def test_lost_card_does_not_affect_the_others(driver: Driver, library: Path) -> 
 
         assert taints(cluster) == {}
         health = streamed(cluster, SERVICES[0])
-        assert health[GPU_0][0] == "HEALTHY"
-        assert health[GPU_1][0] == "UNHEALTHY"
+        assert (health[GPU_0][0], health[GPU_1][0]) == ("HEALTHY", "UNHEALTHY")
         assert health[GPU_1][1].startswith("the GPU is lost: handle: found NVML_ERROR_GPU_IS_LOST")
 
 
 def test_hanging_call_makes_all_cards_unhealthy_until_it_returns_and_delays_no_stop(
     driver: Driver, library: Path, tmp_path: Path
 ) -> None:
+    hung = {GPU_0: "nvml-hung", GPU_1: "nvml-hung"}
     with node(driver, library, *SHORT_WAIT) as cluster:
         go = tmp_path / "go"
         driver.answers(card(0, uuid=f"~{go} {uuid(0)}"), card(1))
 
-        cluster.until("hung", lambda: len(taints(cluster)) == 2)
+        cluster.until("hung", lambda: reasons(cluster) == hung)
 
-        assert set(reasons(cluster).values()) == {"nvml-hung"}
         message = streamed(cluster, SERVICES[1])[GPU_1][1]
         assert message == "the NVIDIA driver does not answer: uuid of GPU 0"
         driver.answers(card(0), card(1))
@@ -146,24 +147,30 @@ def test_hanging_call_makes_all_cards_unhealthy_until_it_returns_and_delays_no_s
         assert set(phases(cluster).values()) == {"Running"}
 
         driver.answers(card(0, uuid=f"~{tmp_path}/never {uuid(0)}"), card(1))
-        cluster.until("hung again", lambda: len(taints(cluster)) == 2)
+        cluster.until("hung again", lambda: reasons(cluster) == hung)
         assert cluster.stop_plugin() == 0
 
 
-def test_card_without_events_is_polled_and_this_is_logged_once(
-    driver: Driver, library: Path
+@pytest.mark.parametrize("lacking", ["card", "driver"])
+def test_card_or_driver_without_events_is_polled_and_this_is_logged_once(
+    driver: Driver, library: Path, eventless_library: Path, lacking: str
 ) -> None:
-    eventless = {"events": NOT_SUPPORTED}
-    driver.answers(card(0, **eventless), card(1))
-    with node(driver, library) as cluster:
-        await_reported(cluster, driver, 1, XID, 31)
-        driver.answers(card(0, **eventless, recovery="1"), card(1))
+    events = {"events": NOT_SUPPORTED} if lacking == "card" else {}
+    driver.answers(card(0, **events), card(1))
+    with node(driver, library if lacking == "card" else eventless_library) as cluster:
+        if lacking == "card":
+            await_reported(cluster, driver, 1, XID, 31)
+        driver.answers(card(0, **events, recovery="1"), card(1))
 
-        cluster.until("tainted", lambda: bool(taints(cluster)))
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: "gpu-reset-required"})
 
-        assert reasons(cluster) == {GPU_0: "gpu-reset-required"}
-        (line,) = log_lines(cluster, "card_only_polled")
-        assert line["device"] == uuid(0)
+        driver.answers(card(0, **events), card(1))
+        cluster.until("well", lambda: not taints(cluster))
+        (line,) = [
+            *log_lines(cluster, "card_only_polled"),
+            *log_lines(cluster, "card_events_unavailable"),
+        ]
+        assert line.get("device") == (uuid(0) if lacking == "card" else None)
 
 
 def test_failed_event_registration_is_retried(driver: Driver, library: Path) -> None:
@@ -178,23 +185,10 @@ def test_failed_event_registration_is_retried(driver: Driver, library: Path) -> 
         cluster.until("well", lambda: not taints(cluster))
 
 
-def test_driver_without_events_is_polled(driver: Driver, eventless_library: Path) -> None:
-    with node(driver, eventless_library) as cluster:
-        cluster.until("logged", lambda: bool(log_lines(cluster, "card_events_unavailable")))
-        driver.answers(card(0, recovery="1"), card(1))
-
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        driver.answers(card(0), card(1))
-        cluster.until("well", lambda: not taints(cluster))
-
-        assert len(log_lines(cluster, "card_events_unavailable")) == 1
-
-
 def test_sick_card_is_not_kept_open(driver: Driver, library: Path) -> None:
     with node(driver, library, "--health-quiet-seconds", "60") as cluster:
         await_reported(cluster, driver, 0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        cluster.until("closed", lambda: driver.opened() == {1})
+        cluster.until("closed", lambda: driver.opened() == {1} and bool(taints(cluster)))
 
         await_reported(cluster, driver, 1, XID, 31)
 

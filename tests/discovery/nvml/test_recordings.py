@@ -54,14 +54,13 @@ def test_every_recording_has_an_expectation() -> None:
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_recorded_card_is_published(machine: Machine, name: str) -> None:
     recording = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
-    system = {
-        "driver": recording["driver_version"],
-        "cuda": str(recording["cuda_driver_version"]),
-    }
-
-    found, inventory = machine.run(
-        answers(*(of_stand_in(gpu) for gpu in recording["gpus"]), **system), ["raw"], ["read"]
+    text = answers(
+        *(of_stand_in(gpu) for gpu in recording["gpus"]),
+        driver=recording["driver_version"],
+        cuda=str(recording["cuda_driver_version"]),
     )
+
+    found, inventory = machine.run(text, ["raw"], ["read"])
 
     assert found | {"library": ""} == recording | {"library": ""}
     assert inventory["left_out"] == []
