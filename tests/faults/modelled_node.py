@@ -13,6 +13,8 @@ import itertools
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +24,6 @@ from dra_simulator.rest import CLAIMS, NODES, Client
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -32,6 +33,8 @@ from tensorfusion_dra.driver.publish import Publisher, Repairs
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tests.support.builders.devices import NODE
+from tests.support.builders.documents import claim_document
+from tests.support.objects import node
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import Setup, share_result, simulated_inventory
 from tests.support.waiting import PATIENCE_SECONDS
@@ -71,8 +74,7 @@ class ModelledNode:
         self.server.start()
         self.is_up = True
         self.client = Client(self.server.url)
-        node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
-        self.client.create(NODES, node)
+        self.client.create(NODES, node(NODE.name))
         self.present = list(EVERY_CARD)
         self.setup = Setup(self.folder, describes_devices=True)
         self.data_folder = self.folder / "plugin"
@@ -93,29 +95,20 @@ class ModelledNode:
             self.server.stop()
         shutil.rmtree(self.folder)
 
-    def stop_api_server(self) -> None:
-        """Stop the API server; its objects stay."""
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Stop the API server for the block; its objects stay."""
         self.server.stop()
         self.is_up = False
-
-    def start_api_server(self) -> None:
-        """Start the API server again."""
+        yield
         self.server.start()
         self.is_up = True
 
     def create(self, name: str, device: str, vram_gib: int | None) -> None:
         """Create and allocate a claim."""
-        requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
-        created = self.client.create(
-            CLAIMS,
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": "default"},
-                "spec": {"devices": {"requests": requests}},
-            },
-        )
-        self.allocate(created, device, vram_gib)
+        document = claim_document(name)
+        document["metadata"]["namespace"] = "default"
+        self.allocate(self.client.create(CLAIMS, document), device, vram_gib)
 
     def allocate(self, claim: dict[str, Any], device: str, vram_gib: int | None) -> None:
         """Write an allocation into the claim; it may be more than the card has left."""
@@ -125,14 +118,12 @@ class ModelledNode:
             result = {key: result[key] for key in ("request", "driver", "pool", "device")}
         # An exclusive device has no share ID, so the pod distinguishes this allocation from others.
         pod = {"resource": "pods", "name": name, "uid": f"pod-{next(self._pods)}"}
-        claim["status"] = {
-            "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [pod],
-        }
-        self.client.replace_status(CLAIMS, claim)
+        status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [pod]}
+        self.client.replace_status(CLAIMS, {**claim, "status": status})
         ref = ClaimRef(namespace="default", name=name, uid=uid)
-        modelled = ModelledClaim(ref=ref, device=device, vram_gib=vram_gib)
-        self.stored[name] = self.known[ref.uid] = modelled
+        self.stored[name] = self.known[uid] = ModelledClaim(
+            ref=ref, device=device, vram_gib=vram_gib
+        )
 
     def prepare(self, claim: ModelledClaim) -> None:
         """Prepare the claim and compare the answer with the prediction."""
@@ -145,14 +136,17 @@ class ModelledNode:
         in_vain = expected == "refused" and not self.is_up
         deadline = time.monotonic() + (0.1 if in_vain else PATIENCE_SECONDS)
 
-        outcome = self.preparer.prepare([claim.ref], deadline=deadline)[claim.ref.uid]
+        outcome = self.preparer.prepare([claim.ref], deadline=deadline)[uid]
 
         if expected == "refused" or ("refused" in expected and isinstance(outcome, Failure)):
             assert isinstance(outcome, Failure), outcome
             assert str(claim.ref) in outcome.text
         else:
             assert isinstance(outcome, PreparedClaim), outcome
-            assert self.answered.setdefault(uid, _answer(outcome)) == _answer(outcome)
+            # What the kubelet keeps of an answer
+            given = [(each.pool, each.device, each.share_id) for each in outcome.shares]
+            answer = (given, cdi.ids_by_share(outcome))
+            assert self.answered.setdefault(uid, answer) == answer
             self.recorded.setdefault(uid, claim)
 
     def unprepare(self, claim: ModelledClaim) -> None:
@@ -169,17 +163,15 @@ class ModelledNode:
     def expected(self, claim: ModelledClaim) -> str:
         """Return the predicted outcome of a prepare call."""
         is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
-        is_current = self.stored[claim.ref.name] is claim
-        if not (self.is_up and is_current):
+        if not (self.is_up and self.stored[claim.ref.name] is claim):
             return "refused"
         if claim.device in self.recovering():
             return "as before or refused" if claim.ref.uid in self.answered else "refused"
         if claim.ref.uid in self.answered:
             return "as before" if is_there else "refused"
-        others = [other for other in self.recorded.values() if other.device == claim.device]
-        taken = sum(other.vram_gib or CARD_GIB for other in others)
-        shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
-        fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
+        sizes = [other.vram_gib for other in self.recorded.values() if other.device == claim.device]
+        shared = None not in (claim.vram_gib, *sizes) or not sizes
+        fits = shared and sum(size or CARD_GIB for size in (claim.vram_gib, *sizes)) <= CARD_GIB
         return "new" if is_there and fits else "refused"
 
     def answered_on_working_cards(self) -> list[str]:
@@ -197,15 +189,11 @@ class ModelledNode:
         """Read the cards that are present now."""
         self.setup.use_cards(*self.present)
 
-    def recover(self) -> None:
-        """Rebuild the files from the records."""
-        recover(self.setup.store, self.setup.node_files, boot_id=self.setup.boot_id)
-
     def restart_plugin(self) -> None:
         """Start a new plugin on the same disk."""
         self.setup = self.setup.restarted()
         self.read_cards()
-        self.recover()
+        recover(self.setup.store, self.setup.node_files, boot_id=self.setup.boot_id)
         self.preparer, self.publisher = self._build()
 
     def _build(self) -> tuple[Preparer, Publisher]:
@@ -221,9 +209,3 @@ class ModelledNode:
             ),  # each reading is an hour later
         )
         return self.setup.with_claims(Claims(api)), publisher
-
-
-def _answer(claim: PreparedClaim) -> object:
-    """Return the part of an answer that the kubelet keeps."""
-    given = [(each.pool, each.device, each.share_id) for each in claim.shares]
-    return given, cdi.ids_by_share(claim)

@@ -1,6 +1,7 @@
 """Random sequences of events on a node: the answers hold, and no other records or files exist."""
 
 import shutil
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -18,7 +19,13 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.faults import invariants
-from tests.faults.modelled_node import CARD_GIB, DEVICES, EVERY_CARD, ModelledNode
+from tests.faults.modelled_node import (
+    CARD_GIB,
+    DEVICES,
+    EVERY_CARD,
+    ModelledClaim,
+    ModelledNode,
+)
 from tests.faults.mutations import bounded
 from tests.faults.node import published
 from tests.support.tally import STEPS_IN_ANY_ORDER, Tally
@@ -52,23 +59,17 @@ class World(RuleBasedStateMachine):
         self.node.create(name, device, vram_gib)
 
     @precondition(lambda self: self.node.stored)
-    @rule(chosen=st.data(), device=devices, vram_gib=sizes)
-    def a_claim_is_replaced_by_another_of_its_name(
-        self, chosen: st.DataObject, device: str, vram_gib: int | None
+    @rule(chosen=st.data(), device=devices, vram_gib=sizes, is_new=st.booleans())
+    def a_claim_is_reallocated_or_replaced_by_another_of_its_name(
+        self, chosen: st.DataObject, device: str, vram_gib: int | None, *, is_new: bool
     ) -> None:
         name = chosen.draw(st.sampled_from(sorted(self.node.stored)))
-        self.node.client.delete(CLAIMS, name, "default")
-        self.node.create(name, device, vram_gib)
-
-    @precondition(lambda self: self.node.stored)
-    @rule(chosen=st.data(), device=devices, vram_gib=sizes)
-    def a_claim_is_reallocated(
-        self, chosen: st.DataObject, device: str, vram_gib: int | None
-    ) -> None:
-        name = chosen.draw(st.sampled_from(sorted(self.node.stored)))
-        found = self.node.client.get(CLAIMS, name, "default")
-        found["status"] = {}
-        self.node.allocate(self.node.client.replace_status(CLAIMS, found), device, vram_gib)
+        if is_new:
+            self.node.client.delete(CLAIMS, name, "default")
+            self.node.create(name, device, vram_gib)
+        else:
+            found = {**self.node.client.get(CLAIMS, name, "default"), "status": {}}
+            self.node.allocate(self.node.client.replace_status(CLAIMS, found), device, vram_gib)
 
     @precondition(lambda self: self.node.stored)
     @rule(chosen=st.data())
@@ -76,35 +77,28 @@ class World(RuleBasedStateMachine):
         self.node.prepare(chosen.draw(st.sampled_from([*self.node.stored.values()])))
 
     @precondition(lambda self: self.node.known)
-    @rule(chosen=st.data())
-    def the_kubelet_prepares_a_claim_that_may_be_gone(self, chosen: st.DataObject) -> None:
-        self.node.prepare(chosen.draw(st.sampled_from([*self.node.known.values()])))
-
-    @precondition(lambda self: self.node.known)
-    @rule(chosen=st.data())
-    def the_kubelet_unprepares_a_claim(self, chosen: st.DataObject) -> None:
-        self.node.unprepare(chosen.draw(st.sampled_from([*self.node.known.values()])))
+    @rule(chosen=st.data(), act=st.sampled_from([ModelledNode.prepare, ModelledNode.unprepare]))
+    def the_kubelet_calls_for_a_claim_that_may_be_gone(
+        self, chosen: st.DataObject, act: Callable[[ModelledNode, ModelledClaim], None]
+    ) -> None:
+        act(self.node, chosen.draw(st.sampled_from([*self.node.known.values()])))
 
     @precondition(lambda self: self.node.known)
     @rule(chosen=st.data())
     def the_api_server_is_away_while_claims_come_and_go(self, chosen: st.DataObject) -> None:
         claims = chosen.draw(st.lists(st.sampled_from([*self.node.known.values()]), max_size=3))
-        self.node.stop_api_server()
-        for claim in claims:
-            self.node.prepare(claim)
-            if chosen.draw(st.booleans()):
-                self.node.unprepare(claim)
-        with pytest.raises(RetryableError):
-            self.node.publisher.publish()
-        self.node.start_api_server()
+        with self.node.without_api_server():
+            for claim in claims:
+                self.node.prepare(claim)
+                if chosen.draw(st.booleans()):
+                    self.node.unprepare(claim)
+            with pytest.raises(RetryableError):
+                self.node.publisher.publish()
 
-    @rule()
-    def the_plugin_restarts(self) -> None:
-        self.node.restart_plugin()
-
-    @rule()
-    def the_node_reboots(self) -> None:
-        for folder in (self.node.cdi_folder, self.node.limits_folder, self.node.metadata_folder):
+    @rule(reboots=st.booleans())
+    def the_plugin_or_the_node_restarts(self, *, reboots: bool) -> None:
+        volatile = (self.node.cdi_folder, self.node.limits_folder, self.node.metadata_folder)
+        for folder in volatile if reboots else ():
             shutil.rmtree(folder, ignore_errors=True)
         self.node.restart_plugin()
 
@@ -128,24 +122,20 @@ class World(RuleBasedStateMachine):
 
     @rule()
     def the_kubelet_deletes_the_slices(self) -> None:
-        for item in self.node.client.list(SLICES).items:
-            self.node.client.delete(SLICES, item["metadata"]["name"])
+        self.node.client.delete_all(SLICES, field_selector="")
 
     @rule()
     def the_slices_are_published(self) -> None:
         self.node.publisher.publish()
 
         cards = zip(EVERY_CARD, DEVICES, strict=True)
-        there = sorted(device for card, device in cards if card in self.node.present)
-        expected = [device for device in there if device not in self.node.recovering()]
-        assert published(self.node.client.list(SLICES).items) == expected
+        there = {device for card, device in cards if card in self.node.present}
+        found = published(self.node.client.list(SLICES).items)
+        assert found == sorted(there - self.node.recovering())
 
     @invariant()
-    def exactly_the_answered_claims_are_recorded(self) -> None:
+    def exactly_the_answered_claims_are_recorded_and_files_match(self) -> None:
         assert invariants.records(self.node.data_folder).keys() == self.node.answered.keys()
-
-    @invariant()
-    def files_match_the_records(self) -> None:
         assert invariants.violations(self.node) == []
         self.tally[STEPS_IN_ANY_ORDER] += 1
 

@@ -6,9 +6,10 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Final
 
 import pytest
@@ -21,7 +22,6 @@ from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.plugin_servers import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 from tests.support.threads import running
-from tests.support.waiting import PATIENCE_SECONDS
 
 POD_UID: Final = "8f3a1b2c-0000-4000-8000-00000000abcd"
 
@@ -58,13 +58,12 @@ def leave_dead_socket(path: Path) -> Path:
 
 def test_dead_sockets_of_other_instances_are_removed(node: Node) -> None:
     unnamed, other = node.paths(""), node.paths(POD_UID)
-    ours = (unnamed.registration, unnamed.dra, other.registration, other.dra)
-    dead = {leave_dead_socket(each) for path in ours for each in (path, sockets.hidden(path))}
-    for path in (node.own.registration, node.own.dra):
-        leave_dead_socket(path)
+    theirs = (unnamed.registration, unnamed.dra, other.registration, other.dra)
+    dead = {leave_dead_socket(each) for path in theirs for each in (path, sockets.hidden(path))}
+    own = {leave_dead_socket(path) for path in (node.own.registration, node.own.dra)}
 
     assert set(sockets.sweep(node.own)) == dead
-    assert not any(path.exists() for path in dead)
+    assert {path for path in node.root.rglob("*") if path.is_socket()} == own
 
 
 @pytest.mark.parametrize(
@@ -93,24 +92,23 @@ def test_live_sockets_and_files_that_only_have_a_socket_name_stay(node: Node) ->
     (node.data / "dra-file.sock").write_text("precious")
     (node.data / "dra-folder.sock").mkdir()
     (node.data / "dra-link.sock").symlink_to(leave_dead_socket(node.root / "elsewhere.sock"))
+    busy = node.data / "dra-busy.sock"
     with ExitStack() as stack:
-        busy, datagram, *clients = (
-            stack.enter_context(socket.socket(socket.AF_UNIX, kind))
-            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, *[socket.SOCK_STREAM] * 3)
-        )
-        busy.bind(str(node.data / "dra-busy.sock"))
-        busy.listen(0)
+        listener, *clients = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4))
+        listener.bind(str(busy))
+        listener.listen(0)
         for client in clients:
             client.settimeout(0)
-            client.connect_ex(str(node.data / "dra-busy.sock"))
+            client.connect_ex(str(busy))
+        datagram = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         datagram.bind(str(node.data / "dra-datagram.sock"))
-        before = sorted(node.root.rglob("*"))
+        before = {*node.root.rglob("*")}
 
         assert sockets.sweep(node.own) == ()
 
     assert live.is_reachable
+    assert before <= {*node.root.rglob("*")}
     live.stop(grace_seconds=0)
-    assert {*before} - {*node.root.rglob("*")} == {node.paths("live").dra}
 
 
 def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
@@ -131,13 +129,12 @@ def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
         with sockets.exclusive(node.data):
             bound.set()
 
-    waiting = Thread(target=bind)
-    with sockets.exclusive(node.data):
-        waiting.start()
+    with ThreadPoolExecutor() as pool, sockets.exclusive(node.data):
+        waiting = pool.submit(bind)
         assert not bound.wait(0.2)
 
-    assert bound.wait(PATIENCE_SECONDS)
-    waiting.join(PATIENCE_SECONDS)
+    waiting.result()
+    assert bound.is_set()
 
 
 def test_socket_exists_only_while_it_answers(node: Node) -> None:
@@ -156,23 +153,23 @@ def test_socket_exists_only_while_it_answers(node: Node) -> None:
             server.start()
             server.stop(grace_seconds=0)
 
-    assert not list(path.parent.glob(".*"))
-    assert seen_dead == []
+    assert (seen_dead, [*path.parent.iterdir()]) == ([], [])
 
 
 def test_sockets_locks_and_new_folders_are_accessible_to_the_owner_only(node: Node) -> None:
     path = node.root / "plugins" / "dra.sock"
-    old = os.umask(0)
     server = UnixServer(path, [], workers=1)
+    old = os.umask(0)
     server.start()
     with sockets.exclusive(path.parent):
-        pass
-    os.umask(old)
+        os.umask(old)
 
-    modes = [each.stat().st_mode & 0o777 for each in (path.parent, *sorted(path.parent.iterdir()))]
-
+    files = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     server.stop(grace_seconds=0)
-    assert modes == [0o700, 0o600, 0o600]
+    assert (path.parent.stat().st_mode & 0o777, files) == (
+        0o700,
+        {"dra.sock": 0o600, sockets.LOCK_FILE: 0o600},
+    )
 
 
 def test_dead_socket_is_replaced_but_served_one_is_not(node: Node) -> None:
@@ -188,18 +185,18 @@ def test_dead_socket_is_replaced_but_served_one_is_not(node: Node) -> None:
 
 
 def test_file_or_datagram_socket_at_the_socket_path_is_left_alone(node: Node) -> None:
-    file, datagram = node.data / "file.sock", node.data / "datagram.sock"
-    file.write_text("precious")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
-        live.bind(str(datagram))
-        for path, error in (
-            (file, "found a file that is no socket"),
-            (datagram, "another process serves this socket"),
-        ):
-            with pytest.raises(FatalError, match=f"{path}: {error}"):
-                UnixServer(path, [], workers=1).start()
+    path = node.own.dra
+    path.write_text("precious")
+    with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
+        UnixServer(path, [], workers=1).start()
+    assert path.read_text() == "precious"
 
-        assert (file.read_text(), datagram.is_socket()) == ("precious", True)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
+        live.bind(str(path))
+        with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
+            UnixServer(path, [], workers=1).start()
+    assert path.is_socket()
 
 
 def digest(text: str) -> str:

@@ -10,7 +10,7 @@ import grpc
 
 from tests.support.waiting import eventually
 
-Services = Mapping[str, Mapping[str, Any]]
+Services = Mapping[str, dict[str, Any]]
 """Handlers by the names of their methods, by the names of their services."""
 
 

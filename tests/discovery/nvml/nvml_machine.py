@@ -41,6 +41,16 @@ def answers(*cards: Mapping[str, str], **system: str) -> str:
     return libraries.answers(cards, every)
 
 
+def provide_driver(folder: Path, *, cards: int) -> None:
+    """Create what claims need of a driver: dev with nodes, driver with empty libraries."""
+    (folder / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(cards))):
+        (folder / "dev" / name).symlink_to("/dev/null")
+    (folder / "driver/usr/lib64").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / "driver/usr/lib64" / name).touch()
+
+
 @dataclass(kw_only=True)
 class Machine:
     """Discovery in a process of its own, because pynvml never unloads a library."""

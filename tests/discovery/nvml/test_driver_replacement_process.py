@@ -11,7 +11,7 @@ from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.app.node_plugin.health_cluster import devices, phases, taints
 from tests.app.node_plugin.test_node_plugin_process import SHARE, log_lines, start
-from tests.discovery.nvml.nvml_machine import card
+from tests.discovery.nvml.nvml_machine import card, provide_driver
 from tests.discovery.nvml.test_nvml_health_process import Driver, driver, node
 from tests.support.kubelet import PluginClient
 
@@ -30,13 +30,7 @@ class Upgrade:
         self.cluster = cluster
         self.control = driver.file.with_suffix(".nvidiactl")
         self.sign = cluster.folder / "tensor-fusion" / "driver-replacement"
-        # What a claim needs of a driver; no runtime would make containers of it.
-        (cluster.folder / "driver/usr/lib64").mkdir(parents=True)
-        (cluster.folder / "dev").mkdir()
-        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            (cluster.folder / "driver/usr/lib64" / library).touch()
-        for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
-            (cluster.folder / "dev" / name).symlink_to("/dev/null")
+        provide_driver(cluster.folder, cards=2)  # no runtime would make containers of it
 
     def label(self, state: str) -> None:
         stored = self.cluster.client.get(NODES, "node-01")

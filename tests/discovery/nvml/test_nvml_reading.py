@@ -200,7 +200,7 @@ def test_first_library_under_the_driver_root_is_loaded(
 
 def test_library_without_nvml_functions_is_refused(machine: Machine) -> None:
     machine.library = machine.folder / "libother.so.1"
-    build = [compiler("the NVML tests"), "-shared", "-o", machine.library, "-x", "c", "/dev/null"]
+    build = [compiler("the NVML tests"), "-shared", "-xc", "/dev/null", "-o", str(machine.library)]
     subprocess.run(build, check=True, timeout=PATIENCE_SECONDS)
 
     error = machine.read(answers())

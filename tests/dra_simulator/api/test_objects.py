@@ -160,8 +160,7 @@ def test_a_missing_object_is_a_404_status(api: Client) -> None:
 
 
 def test_a_list_has_a_version_and_items_without_kind(api: Client) -> None:
-    for name in ("b", "a"):
-        made = api.post(SLICES, slice_document(name)).json
+    _, made = (api.post(SLICES, slice_document(name)).json for name in ("b", "a"))
 
     found = api.get(SLICES)
 

@@ -284,8 +284,8 @@ def test_an_events_row_counts_and_names_its_source(api: Client) -> None:
     about = {"kind": "Pod", "name": "pod-a", "namespace": "default", "fieldPath": "spec.a"}
     source = {"component": "kubelet", "host": "node-a"}
     times = {"firstTimestamp": first, "lastTimestamp": last, "count": 3}
-    event = event_document(involvedObject=about, message=" no card\n", source=source, **times)
-    api.post(EVENTS, event)
+    event = event_document(involvedObject=about, message=" no card\n", source=source)
+    api.post(EVENTS, {**event, **times})
 
     assert row(api, EVENTS) == row(api, EVENTS_V1)
     assert row(api, EVENTS) == {
