@@ -10,10 +10,9 @@ import pytest
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLASSES, Client
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.dra_simulator.kubelets import NodeUnderTest
-from tests.dra_simulator.tiny_plugin import TinyPlugin
-from tests.dra_simulator.waiting import eventually
+from tests.dra_simulator.kubelets import NodeUnderTest, TinyPlugin
 from tests.support import objects
+from tests.support.waiting import awaited
 
 
 @pytest.fixture
@@ -43,5 +42,5 @@ def plugin(node: NodeUnderTest) -> TinyPlugin:
     """A plugin that is connected with a kubelet of the node."""
     node.start()
     plugin = node.plugin()
-    eventually(node.connected)
+    awaited(node.connected)
     return plugin

@@ -23,7 +23,7 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.dra_simulator.waiting import eventually
+from tests.support.waiting import awaited
 
 DRIVER = "gpu.example.com"
 OBJECTS = """
@@ -138,12 +138,12 @@ def test_a_pod_gets_the_large_gpu() -> None:
             server.url, "node-a", root_dir=folder / "kubelet", runtime=Runtime([folder / "cdi"])
         )
         with kubelet, driver(client, folder, kubelet.registration_dir):
-            (plugin,) = eventually(lambda: kubelet.registered.get(DRIVER, ()))
+            (plugin,) = awaited(lambda: kubelet.registered.get(DRIVER, ()))
             resources = (CLASSES, SLICES, CLAIMS, PODS)
             for resource, document in zip(resources, yaml.safe_load_all(OBJECTS), strict=True):
                 client.create(resource, document)
 
-            containers = eventually(lambda: kubelet.containers("default", "trainer"))
+            containers = awaited(lambda: kubelet.containers("default", "trainer"))
 
             assert containers["main"].env["GPU"] == "gpu-1"
             # The kubelet may call again at any time; the answer has to stay the same.

@@ -9,10 +9,9 @@ from dra_simulator.claim_controller import ClaimController
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
 from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
-from tests.dra_simulator.waiting import eventually
 from tests.support import objects
 from tests.support.objects import Json
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, awaited
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ def generated(client: Client) -> Json:
     """A pod for which a claim was generated."""
     client.create(TEMPLATES, objects.template())
     pod = client.create(PODS, objects.pod(template_name="template"))
-    eventually(lambda: statuses(client, "pod"))
+    awaited(lambda: statuses(client, "pod"))
     return pod
 
 
@@ -56,7 +55,7 @@ def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> N
     client.create(TEMPLATES, objects.template(metadata=spec_metadata))
     pod = client.create(PODS, objects.pod(template_name="template"))
 
-    (status,) = eventually(lambda: statuses(client, "pod"))
+    (status,) = awaited(lambda: statuses(client, "pod"))
 
     (claim,) = claims(client)
     metadata = claim["metadata"]
@@ -86,20 +85,20 @@ def test_a_deleted_claim_is_generated_again(client: Client) -> None:
 
     client.delete(CLAIMS, status["resourceClaimName"], "default")
 
-    eventually(lambda: statuses(client, "pod") != [status])
+    awaited(lambda: statuses(client, "pod") != [status])
     (claim,) = claims(client)
     assert statuses(client, "pod")[0]["resourceClaimName"] == claim["metadata"]["name"]
 
 
 def test_a_missing_template_is_reported_and_used_once_it_exists(client: Client) -> None:
     client.create(PODS, objects.pod(template_name="template"))
-    (event,) = eventually(lambda: client.list(EVENTS).items)
+    (event,) = awaited(lambda: client.list(EVENTS).items)
     assert event["reason"] == "FailedResourceClaimCreation"
     assert 'template "template"' in event["message"]
 
     client.create(TEMPLATES, objects.template())
 
-    eventually(lambda: statuses(client, "pod"))
+    awaited(lambda: statuses(client, "pod"))
 
 
 @pytest.mark.parametrize("finishes", [False, True])
@@ -111,7 +110,7 @@ def test_a_generated_claim_is_deleted_when_its_pod_is_deleted_or_has_finished(
     else:
         client.delete(PODS, "pod", "default")
 
-    eventually(lambda: not claims(client))
+    awaited(lambda: not claims(client))
 
 
 def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(client: Client) -> None:
@@ -119,10 +118,10 @@ def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(clien
 
     client.delete(PODS, "a", "default")
 
-    eventually(lambda: claims(client)[0]["status"] == objects.allocated(last))
+    awaited(lambda: claims(client)[0]["status"] == objects.allocated(last))
     client.delete(PODS, "b", "default")
-    eventually(lambda: claims(client)[0]["status"] == {})
-    eventually(lambda: not claims(client)[0]["metadata"].get("finalizers"))
+    awaited(lambda: claims(client)[0]["status"] == {})
+    awaited(lambda: not claims(client)[0]["metadata"].get("finalizers"))
 
 
 def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_it(
@@ -145,4 +144,4 @@ def test_an_allocated_claim_in_deletion_is_removed_once_it_is_released(client: C
 
     client.delete(PODS, "pod", "default")
 
-    eventually(lambda: not claims(client))
+    awaited(lambda: not claims(client))

@@ -13,25 +13,23 @@ from dra_simulator.node.plugin import chosen_services
 from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES
 from dra_simulator.runtime import Runtime
 from tensorfusion_dra.kubelet.pb import dra_health_v1alpha1_pb2 as pb
-from tests.dra_simulator.kubelets import FAST, NodeUnderTest
-from tests.dra_simulator.tiny_plugin import TinyPlugin
-from tests.dra_simulator.waiting import eventually
+from tests.dra_simulator.kubelets import FAST, NodeUnderTest, TinyPlugin
 from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
-from tests.support.waiting import FOREVER
+from tests.support.waiting import FOREVER, awaited
 
 
 def test_plugin_is_registered_while_its_socket_exists(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    eventually(lambda: plugin.statuses)
+    awaited(lambda: plugin.statuses)
 
     plugin.withdraw()
     plugin.announce()
 
-    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
+    awaited(lambda: plugin.statuses == [(True, ""), (True, "")])
     plugin.withdraw()
-    eventually(lambda: len(node.happened("plugin_deregistered")) == 2)
+    awaited(lambda: len(node.happened("plugin_deregistered")) == 2)
     assert node.kubelet.registered == {}
 
 
@@ -73,14 +71,14 @@ def test_rejected_plugin_is_notified_and_retried(
 ) -> None:
     node.start()
     plugin = node.plugin(services=services, plugin_type=kind)
-    ((is_registered, text), *_) = eventually(lambda: plugin.statuses)
+    ((is_registered, text), *_) = awaited(lambda: plugin.statuses)
     assert not is_registered
     assert re.match(f"RegisterPlugin error -- .*{re.escape(error)}", text)
     assert node.kubelet.registered == {}
 
     plugin.services, plugin.plugin_type = ["v1.DRAPlugin"], "DRAPlugin"
 
-    eventually(node.connected)
+    awaited(node.connected)
 
 
 def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
@@ -90,7 +88,7 @@ def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
 
     plugin = node.plugin(notify_errors=1)
 
-    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
+    awaited(lambda: plugin.statuses == [(True, ""), (True, "")])
     (failure,) = node.happened("plugin_registration_failed")
     assert "code = Internal desc = not now" in failure.facts["error"]
     assert len(node.happened("plugin_deregistered")) == 1
@@ -102,13 +100,13 @@ def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
     plugin = node.plugin(announced=False)
     with socket.socket(socket.AF_UNIX) as leaked:
         leaked.bind(str(plugin.registration))
-    failures = eventually(lambda: node.happened("plugin_registration_failed"))
+    failures = awaited(lambda: node.happened("plugin_registration_failed"))
     assert "code = Unavailable" in failures[0].facts["error"]
 
     plugin.registration.unlink()
     plugin.announce()
 
-    eventually(node.connected)
+    awaited(node.connected)
 
 
 def test_unresponsive_plugin_does_not_delay_registration_of_another(node: NodeUnderTest) -> None:
@@ -119,7 +117,7 @@ def test_unresponsive_plugin_does_not_delay_registration_of_another(node: NodeUn
 
         node.plugin()
 
-        eventually(node.connected)
+        awaited(node.connected)
 
 
 def test_hidden_sockets_and_other_files_are_ignored_but_subfolders_are_not(
@@ -132,9 +130,9 @@ def test_hidden_sockets_and_other_files_are_ignored_but_subfolders_are_not(
     node.plugin("b", registration=folder / ".hidden.sock")
     plugin = node.plugin("a", registration=folder / "gpu" / "reg.sock")
 
-    eventually(node.connected)
+    awaited(node.connected)
     plugin.withdraw()
-    eventually(lambda: node.happened("plugin_deregistered"))  # so the folder was read once more
+    awaited(lambda: node.happened("plugin_deregistered"))  # so the folder was read once more
     assert [
         (entry.event, entry.facts.get("endpoint"))
         for entry in node.kubelet.journal
@@ -149,9 +147,9 @@ def test_hidden_sockets_and_other_files_are_ignored_but_subfolders_are_not(
 def test_newest_connected_instance_is_used(node: NodeUnderTest, leaves: str) -> None:
     node.start(timings=replace(FAST, health_retry_seconds=FOREVER))
     old = node.plugin("a")
-    eventually(node.connected)
+    awaited(node.connected)
     new = node.plugin("b")
-    eventually(lambda: node.connected() == [str(old.endpoint), str(new.endpoint)])
+    awaited(lambda: node.connected() == [str(old.endpoint), str(new.endpoint)])
 
     if leaves == "old":
         old.withdraw()
@@ -159,7 +157,7 @@ def test_newest_connected_instance_is_used(node: NodeUnderTest, leaves: str) -> 
         new.end()
 
     used, unused = (new, old) if leaves == "old" else (old, new)
-    eventually(lambda: node.connected() == [str(used.endpoint)])
+    awaited(lambda: node.connected() == [str(used.endpoint)])
     node.run()
     assert ([method for method, _ in used.calls], unused.calls) == (["v1 Prepare"], [])
 
@@ -171,7 +169,7 @@ def test_second_instance_with_the_same_endpoint_is_rejected(
     second.endpoint = plugin.endpoint
     second.announce()
 
-    ((_, error), *_) = eventually(lambda: second.statuses)
+    ((_, error), *_) = awaited(lambda: second.statuses)
     assert (
         f"plugin registration failed with err: endpoint {plugin.endpoint}"
         " already registered for DRA driver plugin"
@@ -199,13 +197,13 @@ def test_deleted_pod_stays_in_api_until_its_claims_are_unprepared(
 
     node.delete()
 
-    eventually(lambda: plugin.methods.count("Unprepare") > 1)
+    awaited(lambda: plugin.methods.count("Unprepare") > 1)
     assert (node.env(), node.phase()) == ({}, "Running")
     assert node.happened("pod_not_unprepared")[0].facts["error"] == (
         "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim claim: busy"
     )
     plugin.unprepare_error = ""
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
 
 
 def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
@@ -216,11 +214,11 @@ def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
     uid = node.run("b", claim=claim)
 
     node.delete("a")
-    eventually(lambda: node.phase("a") == "")
+    awaited(lambda: node.phase("a") == "")
     assert (plugin.methods, node.env("b")) == (["Prepare"], {"CLAIM": uid})
     node.delete("b")
 
-    eventually(lambda: node.phase("b") == "")
+    awaited(lambda: node.phase("b") == "")
     assert plugin.methods == ["Prepare", "Unprepare"]
 
 
@@ -237,16 +235,16 @@ def test_failed_prepare_is_reported_as_event_and_retried(
 ) -> None:
     setattr(plugin, fault, value)
     node.pod(claim=node.claim())
-    assert eventually(node.event) == (
+    assert awaited(node.event) == (
         "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources "
         f"{text}"
     )
-    eventually(lambda: plugin.methods.count("Prepare") > 1)
+    awaited(lambda: plugin.methods.count("Prepare") > 1)
     assert node.phase() == "Pending"
 
     setattr(plugin, fault, type(value)())
 
-    eventually(lambda: node.phase() == "Running")
+    awaited(lambda: node.phase() == "Running")
 
 
 def test_claim_that_was_never_prepared_is_unprepared_too(
@@ -254,22 +252,22 @@ def test_claim_that_was_never_prepared_is_unprepared_too(
 ) -> None:
     plugin.prepare_error = "no room"
     node.pod(claim=node.claim())
-    eventually(node.event)
+    awaited(node.event)
 
     node.delete()
 
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
     assert plugin.methods[-1] == "Unprepare"
 
 
 def test_pod_of_unregistered_driver_waits_and_can_be_deleted(node: NodeUnderTest) -> None:
     node.start()
     node.pod(claim=node.claim())
-    assert eventually(node.event).endswith("DRA driver gpu.example.com is not registered")
+    assert awaited(node.event).endswith("DRA driver gpu.example.com is not registered")
 
     node.delete()
 
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
 
 
 def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
@@ -280,7 +278,7 @@ def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
 
     node.client.bind(pod, NODE)
 
-    assert eventually(node.event).endswith(
+    assert awaited(node.event).endswith(
         f"pod pod ({pod['metadata']['uid']}) is not allowed to use ResourceClaim claim"
         f" ({claim['metadata']['uid']})"
     )
@@ -297,12 +295,12 @@ def test_new_claim_of_same_name_waits_until_the_old_one_is_unprepared(
 
     node.pod("new", claim=node.claim())
 
-    assert eventually(node.event).endswith(
+    assert awaited(node.event).endswith(
         f"old ResourceClaim with same name claim and different UID {old_uid} still exists"
         " (previous pod force-deleted?!)"
     )
     plugin.unprepare_error = ""
-    eventually(lambda: node.phase("new") == "Running")
+    awaited(lambda: node.phase("new") == "Running")
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -317,9 +315,9 @@ def test_claim_of_force_deleted_pod_is_unprepared(
     if restarts:
         node.start()
 
-    eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
+    awaited(lambda: plugin.methods == ["Prepare", "Unprepare"])
     checkpoint = node.folder / "k" / "dra_manager_state"
-    eventually(lambda: json.loads(checkpoint.read_text()) == [])
+    awaited(lambda: json.loads(checkpoint.read_text()) == [])
 
 
 def test_failed_container_is_retried_without_another_prepare_call(
@@ -332,14 +330,14 @@ def test_failed_container_is_retried_without_another_prepare_call(
     node.pod(claim=claim)
 
     text = f"unresolvable CDI devices example.com/gpu={claim['metadata']['uid']}"
-    assert text in eventually(lambda: node.event("Failed"))
-    (status,) = eventually(
+    assert text in awaited(lambda: node.event("Failed"))
+    (status,) = awaited(
         lambda: node.client.get(PODS, "pod", "default")["status"].get("containerStatuses")
     )
     assert status["state"]["waiting"]["reason"] == "CreateContainerError"
     for path in plugin.cdi_dir.iterdir():
         path.rename(node.folder / "cdi" / path.name)
-    eventually(lambda: node.phase() == "Running")
+    awaited(lambda: node.phase() == "Running")
     assert plugin.methods == ["Prepare"]
 
 
@@ -349,7 +347,7 @@ def test_slow_call_for_one_pod_delays_neither_other_pods_nor_the_stop(
     slow = node.claim("slow")
     plugin.slow = {slow["metadata"]["uid"]}  # until the plugin ends
     node.pod("a", claim=slow)
-    eventually(lambda: plugin.methods == ["Prepare"])
+    awaited(lambda: plugin.methods == ["Prepare"])
 
     node.run("b", claim=node.claim("quick"))
 
@@ -364,14 +362,14 @@ def test_pods_survive_a_restart_after_which_another_pod_gets_their_claim_prepare
     node.run("a", claim=claim)
     node.stop()
     node.start()
-    eventually(node.connected)
+    awaited(node.connected)
 
     node.run("b", claim=claim)
 
     assert node.env("a") == node.env("b") == {"CLAIM": claim["metadata"]["uid"]}
     for pod in ("a", "b"):
         node.delete(pod)
-    eventually(lambda: node.phase("a") == node.phase("b") == "")
+    awaited(lambda: node.phase("a") == node.phase("b") == "")
     assert plugin.methods == ["Prepare", "Prepare", "Unprepare"]
 
 
@@ -386,15 +384,15 @@ def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
     node.runtime = Runtime([plugin.cdi_dir])
     node.start()
 
-    eventually(node.env)
-    eventually(lambda: plugin.methods == ["Prepare", "Prepare"])
+    awaited(node.env)
+    awaited(lambda: plugin.methods == ["Prepare", "Prepare"])
 
 
 @pytest.mark.usefixtures("plugin")
 def test_kubelet_writes_events_for_start_and_stop_of_each_container(node: NodeUnderTest) -> None:
     node.run()
     node.delete()
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
 
     events = sorted(node.client.list(EVENTS).items, key=lambda event: str(event["reason"]))
     assert [(event["reason"], event["message"]) for event in events] == [
@@ -426,8 +424,8 @@ def test_slices_of_a_driver_are_deleted_some_time_after_it_is_gone(
 
     leave(plugin)
 
-    eventually(lambda: node.slices() == ["b", "c"])
-    wiped = eventually(lambda: node.happened("slices_wiped"))[-1]
+    awaited(lambda: node.slices() == ["b", "c"])
+    wiped = awaited(lambda: node.happened("slices_wiped"))[-1]
     assert wiped.facts == {"driver": DRIVER, "slices": "a"}
     assert wiped.seconds >= left_at + FAST.wipe_delay_seconds
 
@@ -437,18 +435,18 @@ def test_driver_that_reconnects_in_time_keeps_its_slices(node: NodeUnderTest) ->
     node.start(timings=timings)
     publish(node)
     plugin = node.plugin()
-    eventually(node.connected)
+    awaited(node.connected)
     plugin.end()
-    eventually(lambda: not node.connected())
+    awaited(lambda: not node.connected())
 
     plugin.serve()
-    eventually(node.connected)
+    awaited(node.connected)
 
     # A deletion that is still due later would not become due at once by the next absence.
     object.__setattr__(timings, "wipe_delay_seconds", 0.0)
     assert node.slices() == ["a", "b", "c"]
     plugin.end()
-    eventually(lambda: node.slices() == ["b", "c"])
+    awaited(lambda: node.slices() == ["b", "c"])
 
 
 def test_all_slices_of_the_node_are_deleted_at_start_with_wipe_at_start(
@@ -458,7 +456,7 @@ def test_all_slices_of_the_node_are_deleted_at_start_with_wipe_at_start(
 
     node.start(wipe_at_start=True)
 
-    eventually(lambda: node.slices() == ["c"])
+    awaited(lambda: node.slices() == ["c"])
 
 
 def health(name: str, status: pb.HealthStatus, **fields: object) -> pb.DeviceHealth:
@@ -483,20 +481,20 @@ def test_health_is_known_while_the_stream_is_open(node: NodeUnderTest) -> None:
     ]
     plugin = node.plugin(health=reports)
     expected = {"gpu-0": ("HEALTHY", ""), "gpu-1": ("UNHEALTHY", "XID 79")}
-    eventually(lambda: known(node) == expected)
+    awaited(lambda: known(node) == expected)
 
     plugin.end()
 
-    eventually(lambda: known(node) == {})
+    awaited(lambda: known(node) == {})
     plugin.serve()
-    eventually(lambda: known(node) == expected)
+    awaited(lambda: known(node) == expected)
 
 
 def test_health_of_a_device_without_further_reports_expires(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, health_timeout_seconds=0.2))
     plugin = node.plugin(health=[health("gpu-0", pb.HealthStatus.HEALTHY)])
-    eventually(lambda: known(node))
+    awaited(lambda: known(node))
 
     plugin.health = []
 
-    eventually(lambda: known(node) == {})
+    awaited(lambda: known(node) == {})

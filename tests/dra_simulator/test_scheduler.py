@@ -18,10 +18,9 @@ from dra_simulator.rest import (
     Resource,
 )
 from dra_simulator.scheduler import Scheduler
-from tests.dra_simulator.waiting import eventually
 from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, awaited
 
 
 @pytest.fixture
@@ -61,14 +60,14 @@ def test_pod_gets_devices_and_a_node(client: Client) -> None:
 
     pod = add_claim_and_pod(client, "a", half)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
     claim = client.get(CLAIMS, "a", "default")
     assert claim["metadata"]["finalizers"] == [FINALIZER]
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert result["consumedCapacity"] == {"tflops": "50", "vram": "20Gi"}
     assert claim["status"]["reservedFor"] == [objects.consumer(pod)]
     text = f"Successfully assigned default/a to {NODE}"
-    eventually(lambda: events(client) == [("a", "Normal", "Scheduled", text, "default-scheduler")])
+    awaited(lambda: events(client) == [("a", "Normal", "Scheduled", text, "default-scheduler")])
 
 
 @pytest.mark.usefixtures("gpu")
@@ -90,13 +89,13 @@ def test_pending_pods_are_scheduled_in_the_order_of_their_creation(client: Clien
     client.create(NODES, objects.node())
     for name in ("z", "y", "x"):
         add_claim_and_pod(client, name)
-    eventually(lambda: reason_of(client, "x"))
+    awaited(lambda: reason_of(client, "x"))
 
     two = [objects.device(name) for name in ("gpu-0", "gpu-1")]
     client.create(SLICES, objects.resource_slice(*two))
 
     # One of them may have to be tried again, if its pod changed meanwhile.
-    eventually(lambda: node_of(client, "y") == node_of(client, "z") == NODE)
+    awaited(lambda: node_of(client, "y") == node_of(client, "z") == NODE)
     assert node_of(client, "x") == ""
 
 
@@ -111,7 +110,7 @@ def test_pods_are_scheduled_after_bookmarks() -> None:
 
         client.create(PODS, objects.pod("a"))
 
-        eventually(lambda: node_of(client, "a") == NODE)
+        awaited(lambda: node_of(client, "a") == NODE)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -119,7 +118,7 @@ def test_unschedulable_pod_gives_the_reason_and_is_scheduled_once_capacity_is_fr
     client: Client,
 ) -> None:
     add_claim_and_pod(client, "a")
-    eventually(lambda: node_of(client, "a"))
+    awaited(lambda: node_of(client, "a"))
 
     add_claim_and_pod(client, "b")
 
@@ -127,14 +126,14 @@ def test_unschedulable_pod_gives_the_reason_and_is_scheduled_once_capacity_is_fr
         "0/1 nodes are available: 1 cannot allocate all claims. "
         f"({DRIVER}/{NODE}/gpu-0: tflops 100 of 100 taken, 100 more do not fit)"
     )
-    eventually(lambda: reason_of(client, "b") == ("Unschedulable", text))
+    awaited(lambda: reason_of(client, "b") == ("Unschedulable", text))
     event = ("b", "Warning", "FailedScheduling", text, "default-scheduler")
-    eventually(lambda: event in events(client))
+    awaited(lambda: event in events(client))
 
     first = client.get(CLAIMS, "a", "default")
     client.replace_status(CLAIMS, {**first, "status": {}})
 
-    eventually(lambda: node_of(client, "b") == NODE)
+    awaited(lambda: node_of(client, "b") == NODE)
 
 
 def events(client: Client) -> list[tuple[str, str, str, str, str]]:
@@ -152,10 +151,10 @@ def test_pods_go_to_the_node_with_the_devices_or_of_the_allocated_claim(client: 
         client.create(NODES, objects.node(name))
 
     add_claim_and_pod(client, "a")
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
     client.create(PODS, objects.pod("b", claim_name="a"))
 
-    eventually(lambda: node_of(client, "b") == NODE)
+    awaited(lambda: node_of(client, "b") == NODE)
     status = client.get(CLAIMS, "a", "default")["status"]
     assert {consumer["name"] for consumer in status["reservedFor"]} == {"a", "b"}
 
@@ -169,7 +168,7 @@ def test_message_counts_unfit_nodes_by_reason(client: Client) -> None:
 
     client.create(PODS, pod)
 
-    assert eventually(lambda: reason_of(client, "a"))[1] == (
+    assert awaited(lambda: reason_of(client, "a"))[1] == (
         "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector,"
         " 1 node(s) were unschedulable."
     )
@@ -197,11 +196,11 @@ def test_pod_waits_for_what_is_missing(
     for claim in claims:
         client.create(CLAIMS, claim)
     client.create(PODS, objects.pod("a", claim_name="a"))
-    eventually(lambda: reason_of(client, "a") == reason)
+    awaited(lambda: reason_of(client, "a") == reason)
 
     client.create(*missing)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
 
 
 def test_pod_whose_generated_claim_is_missing_is_not_queued(
@@ -220,14 +219,14 @@ def test_pod_with_failing_selector_waits_until_the_device_changes(
 ) -> None:
     model = objects.expressions(f'device.attributes["{DRIVER}"].model == "A100"')
     add_claim_and_pod(client, "a", objects.exactly(selectors=model))
-    reason, message = eventually(lambda: reason_of(client, "a"))
+    reason, message = awaited(lambda: reason_of(client, "a"))
     assert reason == "SchedulerError"
     assert message.startswith(f"{ERROR}claim default/a: selector #0 on device")
 
     gpu["spec"]["devices"] = [objects.device("gpu-0", model="A100")]
     client.replace(SLICES, gpu)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
 
 
 def test_pod_being_deleted_is_not_scheduled(client: Client, scheduler: Scheduler) -> None:

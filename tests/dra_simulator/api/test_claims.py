@@ -170,19 +170,18 @@ def test_a_claim_or_class_within_the_limits_is_accepted(
                 ({"selectors": selectors(33)}, "selectors", "TooMany"),
                 ({"config": [{}]}, "config[0].opaque", "Required"),
                 ({"config": [{"opaque": OPAQUE}] * 33}, "config", "TooMany"),
-                *(
-                    ({"extendedResourceName": name}, "extendedResourceName", "Invalid")
-                    for name in (
-                        *(
-                            "gpu",
-                            "kubernetes.io/gpu",
-                            "requests.example.com/gpu",
-                            "a/b/c",
-                            "example.com/",
-                        ),
-                        *("example.com/" + "g" * 64, "example.com/gpu-", "Example.com/gpu"),
-                    )
-                ),
+            )
+        ),
+        *(
+            (
+                CLASSES,
+                class_document(extendedResourceName=name),
+                "spec.extendedResourceName",
+                "Invalid",
+            )
+            for name in (
+                *("gpu", "kubernetes.io/gpu", "requests.example.com/gpu", "a/b/c", "example.com/"),
+                *("example.com/" + "g" * 64, "example.com/gpu-", "Example.com/gpu"),
             )
         ),
     ],
