@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +203,12 @@ class NodeUnderTest:
         self._running = self._stack.enter_context(ExitStack())
         return self._running.enter_context(self.kubelet)
 
-    def stop(self) -> None:
-        """Stop the kubelet; the runtime's containers and the sockets remain."""
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the kubelet for the block; the runtime's containers and the sockets remain."""
         self._running.close()
+        yield
+        self.start()
 
     def plugin(
         self, name: str = "a", *, announced: bool = True, **attributes: object

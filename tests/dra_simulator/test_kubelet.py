@@ -5,6 +5,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -100,8 +101,8 @@ def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
     plugin = node.plugin(announced=False)
     with socket.socket(socket.AF_UNIX) as leaked:
         leaked.bind(str(plugin.registration))
-    failures = awaited(lambda: node.happened("plugin_registration_failed"))
-    assert "code = Unavailable" in failures[0].facts["error"]
+    failure, *_ = awaited(lambda: node.happened("plugin_registration_failed"))
+    assert "code = Unavailable" in failure.facts["error"]
 
     plugin.registration.unlink()
     plugin.announce()
@@ -308,12 +309,8 @@ def test_claim_of_force_deleted_pod_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin, *, restarts: bool
 ) -> None:
     node.run()
-    if restarts:
-        node.stop()
-    node.delete(force=True)
-
-    if restarts:
-        node.start()
+    with node.stopped() if restarts else nullcontext():
+        node.delete(force=True)
 
     awaited(lambda: plugin.methods == ["Prepare", "Unprepare"])
     checkpoint = node.folder / "k" / "dra_manager_state"
@@ -352,7 +349,7 @@ def test_slow_call_for_one_pod_delays_neither_other_pods_nor_the_stop(
     node.run("b", claim=node.claim("quick"))
 
     assert node.phase("a") == "Pending"
-    node.stop()
+    node.kubelet.stop()
 
 
 def test_pods_survive_a_restart_after_which_another_pod_gets_their_claim_prepared_again(
@@ -360,8 +357,8 @@ def test_pods_survive_a_restart_after_which_another_pod_gets_their_claim_prepare
 ) -> None:
     claim = node.claim()
     node.run("a", claim=claim)
-    node.stop()
-    node.start()
+    with node.stopped():
+        pass
     awaited(node.connected)
 
     node.run("b", claim=claim)
@@ -376,13 +373,10 @@ def test_pods_survive_a_restart_after_which_another_pod_gets_their_claim_prepare
 def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    node.run()
-    node.stop()
-    for path in plugin.cdi_dir.iterdir():
-        path.unlink()
-
-    node.runtime = Runtime([plugin.cdi_dir])
-    node.start()
+    uid = node.run()
+    with node.stopped():
+        (plugin.cdi_dir / f"example.com-gpu_{uid}.json").unlink()
+        node.runtime = Runtime([plugin.cdi_dir])
 
     awaited(node.env)
     awaited(lambda: plugin.methods == ["Prepare", "Prepare"])
@@ -394,16 +388,16 @@ def test_kubelet_writes_events_for_start_and_stop_of_each_container(node: NodeUn
     node.delete()
     awaited(lambda: node.phase() == "")
 
-    events = sorted(node.client.list(EVENTS).items, key=lambda event: str(event["reason"]))
-    assert [(event["reason"], event["message"]) for event in events] == [
-        ("Created", "Container created"),
-        ("Killing", "Stopping container main"),
-        ("Started", "Container started"),
+    fields = ("reason", "message", "type", "count", "source")
+    events = node.client.list(EVENTS).items
+    kubelet = ("Normal", 1, {"component": "kubelet", "host": NODE})
+    assert sorted(tuple(event[field] for field in fields) for event in events) == [
+        ("Created", "Container created", *kubelet),
+        ("Killing", "Stopping container main", *kubelet),
+        ("Started", "Container started", *kubelet),
     ]
-    for event in events:
-        assert event["involvedObject"]["fieldPath"] == "spec.containers{main}"
-        assert event["source"] == {"component": "kubelet", "host": NODE}
-        assert (event["type"], event["count"]) == ("Normal", 1)
+    paths = {event["involvedObject"]["fieldPath"] for event in events}
+    assert paths == {"spec.containers{main}"}
 
 
 def publish(node: NodeUnderTest) -> None:

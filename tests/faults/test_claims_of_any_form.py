@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,12 +35,11 @@ ANNOTATIONS = {
     names.ANNOTATION_QOS: "low",
     names.ANNOTATION_ISOLATION: "hard",
 }
+TEAM = {"team": "a"}
 REF = ClaimRef(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
 
 
-def stored(
-    parameters: object = PARAMETERS, annotations: object = MappingProxyType({"team": "a"})
-) -> dict[str, Any]:
+def stored(parameters: object = PARAMETERS, annotations: object = TEAM) -> dict[str, Any]:
     """Return a claim with two shares, parameters, annotations and a pod."""
     results = [
         allocation_result(device(card), request=f"gpu/{card}", tflops="50", vram="10Gi")
@@ -89,7 +87,7 @@ def test_generated_claim_is_prepared_or_refused(served: Node, tally: Tally) -> N
 
     @bounded(600)
     @given(
-        mutated(stored(annotations={"team": "a"}))
+        mutated(stored())
         | st.builds(stored, mutated(PARAMETERS) | ANYTHING)
         | st.builds(stored, annotations=annotations)
     )

@@ -90,7 +90,7 @@ def test_start_fails_with_the_reason_if_the_store_cannot_be_opened(
         node.launch()
         assert node.wait() == 1
 
-    assert re.search(f"start_failed.*claim store {node.data_folder}", node.log())
+    assert re.search(f"claim store {node.data_folder}.*start_failed", node.log())
     with running(node):
         assert invariants.violations(node) == []
 

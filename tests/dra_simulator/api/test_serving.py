@@ -37,21 +37,20 @@ def test_the_server_is_ready_and_reports_its_version(api: Client) -> None:
 def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
     resources = {item["name"]: item for item in api.get(RESOURCE).json["resources"]}
     core = {item["name"]: item for item in api.get("/api/v1").json["resources"]}
+    groups = {item["name"]: item for item in api.get("/apis").json["groups"]}
 
     assert api.get("/api").json["versions"] == ["v1"]
-    groups = {item["name"]: item["preferredVersion"] for item in api.get("/apis").json["groups"]}
     assert [*groups] == ["events.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"]
-    preferred = {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
-    assert groups["resource.k8s.io"] == preferred
-    assert api.get("/apis/resource.k8s.io").json["preferredVersion"] == preferred
-    assert set(resources) == {
-        "deviceclasses",
-        "resourceclaims",
-        "resourceclaims/status",
-        "resourceclaimtemplates",
-        "resourceslices",
+    group = api.get("/apis/resource.k8s.io").json
+    assert group == group | groups["resource.k8s.io"]
+    assert group["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
+    assert {name: item["namespaced"] for name, item in resources.items()} == {
+        "deviceclasses": False,
+        "resourceclaims": True,
+        "resourceclaims/status": True,
+        "resourceclaimtemplates": True,
+        "resourceslices": False,
     }
-    assert resources["resourceslices"]["namespaced"] is False
     assert "deletecollection" in resources["resourceclaims"]["verbs"]
     assert {"pods/binding", "pods/status", "nodes"} <= core.keys()
     assert [name for name in core if "all" in core[name].get("categories", [])] == ["pods"]
