@@ -5,13 +5,11 @@ The driver is a stand-in for the process that you would start.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import yaml
 
 from dra_simulator.apiserver import ApiServer
@@ -23,6 +21,7 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration
 from tensorfusion_dra.scheduling import cel_evaluation
+from tests.support.grpc_sockets import serving, unary
 from tests.support.waiting import awaited
 
 DRIVER = "gpu.example.com"
@@ -83,14 +82,6 @@ def prepare(request: Any, client: Client, cdi_folder: Path) -> Any:
     return answer
 
 
-def unary(function: Callable[[Any], Any], request_type: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        lambda request, _: function(request),
-        request_type.FromString,
-        lambda m: m.SerializeToString(),
-    )
-
-
 @contextmanager
 def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[None]:
     """Serve the sockets of a driver that prepares claims and unprepares nothing."""
@@ -101,29 +92,21 @@ def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[Non
         supported_versions=["v1.DRAPlugin"],
     )
     registered = registration.RegistrationStatusResponse()
-    services = {
-        "pluginregistration.Registration": {
-            "GetInfo": unary(lambda _: info, registration.InfoRequest),
-            "NotifyRegistrationStatus": unary(
-                lambda _: registered, registration.RegistrationStatus
-            ),
-        },
-        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": {
-            "NodePrepareResources": unary(
-                lambda request: prepare(request, client, folder / "cdi"),
-                dra.NodePrepareResourcesRequest,
-            ),
-        },
+    registrar = {
+        "GetInfo": unary(lambda *_: info, registration.InfoRequest),
+        "NotifyRegistrationStatus": unary(lambda *_: registered, registration.RegistrationStatus),
     }
-    with ThreadPoolExecutor() as pool:
-        server = grpc.server(pool)
-        for name, methods in services.items():
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
-        server.add_insecure_port(f"unix:{folder}/dra.sock")
-        server.add_insecure_port(f"unix:{registration_dir}/reg.sock")
-        server.start()
+    plugin = {
+        "NodePrepareResources": unary(
+            lambda request, _: prepare(request, client, folder / "cdi"),
+            dra.NodePrepareResourcesRequest,
+        ),
+    }
+    with (
+        serving(folder / "dra.sock", {"k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": plugin}),
+        serving(registration_dir / "reg.sock", {"pluginregistration.Registration": registrar}),
+    ):
         yield
-        server.stop(grace=None).wait()
 
 
 def test_a_pod_gets_the_large_gpu() -> None:

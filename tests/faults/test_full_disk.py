@@ -3,9 +3,11 @@
 The disk errors are injected below the C library, which any user can do.
 """
 
+import errno
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +33,10 @@ FOLDERS: Final[dict[str, Callable[[Node], Path]]] = {
 }
 
 
-@pytest.fixture(params=["full", "read_only"])
+@pytest.fixture(params=[errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
 def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
     """Return a context manager that makes a folder's disk full or read-only."""
-    return points.full if request.param == "full" else points.read_only
+    return partial(points.disk, error=request.param)
 
 
 @pytest.mark.parametrize("what", FOLDERS)
@@ -68,11 +70,11 @@ def test_claims_are_freed_on_a_full_disk_and_across_a_restart(
     refs = [node.claim(name, 0, vram="8Gi", vram_limit="60Gi") for name in "abcdef"]
     with running(node):
         assert node.prepare(*refs) is not None
-        with points.full(node.data_folder):
+        with points.disk(node.data_folder, errno.ENOSPC):
             for ref in refs[:3]:
                 assert node.unprepare(ref) == {ref.uid: ""}
     # Room for the sockets, on disks where they take any, and the cards; the store needs none.
-    with points.full(node.data_folder, room=START_BYTES), running(node):
+    with points.disk(node.data_folder, errno.ENOSPC, room=START_BYTES), running(node):
         served = node.prepare(*refs[3:]) or {}
         assert [type(answer) for answer in served.values()] == [list] * 3, served
         for ref in refs[3:]:
@@ -86,7 +88,7 @@ def test_start_fails_with_the_reason_if_the_store_cannot_be_opened(
     with running(node):
         pass
 
-    with points.read_only(node.data_folder):
+    with points.disk(node.data_folder, errno.EROFS):
         node.launch()
         assert node.wait() == 1
 

@@ -51,14 +51,10 @@ def stopping(instance: Instance) -> AbstractContextManager[Thread]:
     return running(lambda: instance.stop(FOREVER), stop=instance.go_on.set)
 
 
-def put_two(instance: Instance) -> list[ClaimRef]:
-    return [put_claim(instance.setup, name, share_result()) for name in "ab"]
-
-
 def test_both_sockets_stay_and_new_calls_are_answered_until_the_last_call_is(
     instance: Instance,
 ) -> None:
-    first, second = put_two(instance)
+    first, second = (put_claim(instance.setup, name, share_result()) for name in "ab")
     with calls_in_flight(instance, first) as answers, stopping(instance):
         assert instance.draining.wait(PATIENCE_SECONDS)
         with PluginClient(instance.paths.dra) as kubelet:
@@ -142,7 +138,7 @@ def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
 
 
 def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
-    first, second = put_two(kept)
+    first, second = (put_claim(kept.setup, name, share_result()) for name in "ab")
     with calls_in_flight(kept, first) as answers:
         kept.paths.dra.unlink()
         assert eventually(kept.paths.dra.is_socket)

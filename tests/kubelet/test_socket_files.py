@@ -87,53 +87,46 @@ def test_dead_sockets_of_other_drivers_stay(node: Node, name: str) -> None:
 
 
 def test_live_sockets_and_files_that_only_have_a_socket_name_stay(node: Node) -> None:
-    live = UnixServer(node.paths("live").dra, [], workers=1)
-    live.start()
     (node.data / "dra-file.sock").write_text("precious")
     (node.data / "dra-folder.sock").mkdir()
     (node.data / "dra-link.sock").symlink_to(leave_dead_socket(node.root / "elsewhere.sock"))
-    busy = node.data / "dra-busy.sock"
+    busy = str(node.data / "dra-busy.sock")
     with ExitStack() as stack:
         listener, *clients = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4))
-        listener.bind(str(busy))
+        listener.bind(busy)
         listener.listen(0)
         for client in clients:
             client.settimeout(0)
-            client.connect_ex(str(busy))
+            client.connect_ex(busy)
         datagram = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         datagram.bind(str(node.data / "dra-datagram.sock"))
+        live = UnixServer(node.paths("live").dra, [], workers=1)
+        live.start()
+        stack.callback(live.stop, grace_seconds=0)
         before = {*node.root.rglob("*")}
 
         assert sockets.sweep(node.own) == ()
+        assert live.is_reachable
 
-    assert live.is_reachable
-    assert before <= {*node.root.rglob("*")}
-    live.stop(grace_seconds=0)
+    assert before - {*node.root.rglob("*")} == {node.paths("live").dra}
 
 
-def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
+def test_nothing_is_swept_or_bound_while_another_instance_binds(node: Node) -> None:
     path = node.paths("other").dra
-    with sockets.exclusive(node.data), socket.socket(socket.AF_UNIX) as binding:
-        binding.bind(str(path))  # and does not listen yet
-
-        with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
-            sockets.sweep(node.own)
-
-        assert path.is_socket()
-
-
-def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
     bound = Event()
 
     def bind() -> None:
         with sockets.exclusive(node.data):
             bound.set()
 
-    with ThreadPoolExecutor() as pool, sockets.exclusive(node.data):
-        waiting = pool.submit(bind)
-        assert not bound.wait(0.2)
-
-    waiting.result()
+    with ThreadPoolExecutor() as pool:
+        with sockets.exclusive(node.data), socket.socket(socket.AF_UNIX) as binding:
+            binding.bind(str(path))  # and does not listen yet
+            waiting = pool.submit(bind)
+            with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
+                sockets.sweep(node.own)
+            assert (path.is_socket(), bound.wait(0.2)) == (True, False)
+        waiting.result()
     assert bound.is_set()
 
 
@@ -185,18 +178,18 @@ def test_dead_socket_is_replaced_but_served_one_is_not(node: Node) -> None:
 
 
 def test_file_or_datagram_socket_at_the_socket_path_is_left_alone(node: Node) -> None:
-    path = node.own.dra
-    path.write_text("precious")
-    with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
-        UnixServer(path, [], workers=1).start()
-    assert path.read_text() == "precious"
-
-    path.unlink()
+    file, datagram = node.data / "file.sock", node.data / "datagram.sock"
+    file.write_text("precious")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
-        live.bind(str(path))
-        with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
-            UnixServer(path, [], workers=1).start()
-    assert path.is_socket()
+        live.bind(str(datagram))
+        for path, error in (
+            (file, "found a file that is no socket"),
+            (datagram, "another process serves this socket"),
+        ):
+            with pytest.raises(FatalError, match=f"{path}: {error}"):
+                UnixServer(path, [], workers=1).start()
+
+    assert (file.read_text(), datagram.is_socket()) == ("precious", True)
 
 
 def digest(text: str) -> str:
@@ -223,13 +216,11 @@ SHORTEST: Final = f"dra-{digest(names.DRIVER)}{digest(POD_UID)}-reg.sock"
 def test_longer_root_gets_shorter_names_that_are_recognised_as_ours(
     root: str, pod_uid: str, registration: str, dra: str
 ) -> None:
-    found = sockets.paths(
-        registry_folder=Path(root) / "plugins_registry",
-        data_folder=Path(root) / "plugins" / names.DRIVER,
-        pod_uid=pod_uid,
-    )
+    registry, data = Path(root, "plugins_registry"), Path(root, "plugins", names.DRIVER)
 
-    assert (found.registration.name, found.dra.name) == (registration, dra)
+    found = sockets.paths(registry_folder=registry, data_folder=data, pod_uid=pod_uid)
+
+    assert found == SocketPaths(registration=registry / registration, dra=data / dra)
     assert max(len(str(found.registration)), len(str(found.dra))) <= 107
     assert sockets.OUR_REGISTRATION.fullmatch(registration)
     assert sockets.OUR_DRA.fullmatch(dra)

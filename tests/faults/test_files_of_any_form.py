@@ -1,30 +1,38 @@
-"""Damage to every file that the driver reads: a clear error or a usable result, never a crash.
+"""Damaged and generated files and variables that the driver reads: used or refused, never a crash.
 
 The tests for records and the files of claims are elsewhere.
 """
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tensorfusion_dra.app.shared import node_settings
+from dra_simulator.api import object_rules
+from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host import HostDriverFiles
 from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
-from tests.faults.mutations import damaged
+from tests.faults.mutations import ANYTHING, bounded, damaged, mutated
+from tests.support.builders.devices import NODE
 from tests.support.node_flags import node_flags
-from tests.support.tally import INPUTS_DAMAGED, Tally
+from tests.support.tally import INPUTS_DAMAGED, INPUTS_FUZZED, Tally
 
 CARD = "GPU-8f3a0000-0000-4000-8000-000000000000"
 
@@ -36,16 +44,17 @@ qos: high
 tflops-oversell-ratio: 150
 poll-seconds: 12.5
 read-pods: false
+lending-factor: 8
 kubelet-root: /var/lib/kubelet
 simulated-gpus: 2xA100-SXM4-80GB
 """
 PROFILE = """\
 driver_version: '550.54.15'
-driver_missing_for_seconds: 1.5
+driver_missing_for_seconds: 0.0
 gpus:
 - {product: A100-SXM4-80GB, count: 2}
 - {product: Some Card, vram: 24Gi, tflops: 71.2, uuid: GPU-8f3a0000-0000-4000-8000-000000000000}
-- {product: T4, fault: mig, appears_after_seconds: 3}
+- {product: T4, fault: null, appears_after_seconds: 0.0}
 """
 MODELS = """\
 - {model: A100, fullModelName: NVIDIA A100-SXM4-80GB, vendor: NVIDIA, fp16TFlops: 312}
@@ -195,3 +204,50 @@ def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(
     assert len(answered) >= len(texts)
     assert all("gpus" in answer or answer["error"] == "RetryableError" for answer in answered)
     tally[INPUTS_DAMAGED] += len(texts)
+
+
+def publish(file: Path) -> None:
+    """Build the devices of a profile; check that an API server would accept their slices."""
+    discovery = simulated_discovery.SimulatedDiscovery(str(file), node_name=NODE.name)
+    catalog = DeviceCatalog(discovery, NODE)
+    # The driver is not loaded yet in some profiles.
+    with contextlib.suppress(RetryableError):
+        catalog.refresh()
+    if current := catalog.current():
+        for item in slices.wanted(current.listed, NODE, node_uid="uid-of-node"):
+            assert not list(object_rules.violations(item["spec"]))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("content", "read"), [(SETTINGS, read_settings), (PROFILE, publish)])
+def test_generated_file_is_used_or_refused(
+    tmp_path: Path, tally: Tally, content: str, read: Read
+) -> None:
+    file = tmp_path / "file.yaml"
+    refusals = set()
+
+    @bounded(150, least=80)
+    @given(mutated(yaml.safe_load(content)) | ANYTHING)
+    def check(document: object) -> None:
+        file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
+        refusals.add(refusal(read, file))
+        tally[INPUTS_FUZZED] += 1
+
+    check()
+
+    assert {None} < refusals
+
+
+@pytest.mark.sweep
+def test_generated_environment_variables_are_used_or_refused(tally: Tally) -> None:
+    variables = [setting_sources.variable(item) for item in fields(Settings)]
+    texts = st.text(max_size=300) | ANYTHING.map(str)
+
+    @bounded(150)
+    @given(st.dictionaries(st.sampled_from(variables), texts, min_size=1, max_size=3))
+    def check(environment: dict[str, Any]) -> None:
+        with contextlib.suppress(InputError):
+            node_settings.from_flags(node_flags(), environment)
+        tally[INPUTS_FUZZED] += 1
+
+    check()
