@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet
+from dra_simulator.kubelet import Kubelet
 from dra_simulator.node.plugin import Entry, Timings
 from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES, Client
 from dra_simulator.runtime import Runtime
@@ -214,13 +214,10 @@ class NodeUnderTest:
         self, name: str = "a", *, announced: bool = True, **attributes: object
     ) -> TinyPlugin:
         """Return a plugin of the node that serves its DRA socket, and if announced, the other."""
-        registration = self.folder / "k" / REGISTRATION_FOLDER
-        registration.mkdir(parents=True, exist_ok=True)
-        plugin = TinyPlugin(self.folder, registration, name=name)
+        plugin = TinyPlugin(self.folder, self.kubelet.registration_dir, name=name)
         self._stack.callback(plugin.end)
         self._stack.callback(plugin.withdraw)
-        for attribute, value in attributes.items():
-            setattr(plugin, attribute, value)
+        vars(plugin).update(attributes)
         plugin.serve()
         if announced:
             plugin.announce()

@@ -141,13 +141,13 @@ def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
 
 def test_other_files_are_ignored_and_invalid_ones_are_reported(tmp_path: Path) -> None:
     write(tmp_path, cdi_device("a"))
-    (tmp_path / ".spec.json.tmp").write_text("{")
-    (tmp_path / "broken.json").write_text("{")
-    (tmp_path / "list.yaml").write_text("- a\n")
-    (tmp_path / "good.yaml").write_text(
+    good = (
         "cdiVersion: 0.3.0\nkind: example.com/net\n"
         "devices: [{name: n, containerEdits: {env: ['N=1']}}]\n"
     )
+    files = {".a.json.tmp": "{", "broken.json": "{", "list.yaml": "- a\n", "good.yaml": good}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
 
     found = runtime.cdi_devices([tmp_path])
 
