@@ -27,8 +27,7 @@ def claims(client: Client) -> list[Json]:
 
 def statuses(client: Client, pod: str) -> list[Json]:
     """The claim statuses of the pod."""
-    found: list[Json] = client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", [])
-    return found
+    return list(client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", ()))
 
 
 @pytest.fixture

@@ -167,32 +167,33 @@ def test_library_without_the_calls_costs_the_use_and_not_the_cards(
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("refusal", "kept"),
+    ("refusal", "percents", "graphics"),
     [
-        ({}, {"vram": True, "percent": True, "graphics": True}),
-        ({"graphics": "!3", "mps": "!4"}, {"vram": True, "percent": True, "graphics": False}),
-        ({"utilization": "!4"}, {"vram": True, "percent": False, "graphics": True}),
+        ({}, True, True),
+        ({"graphics": "!3", "mps": "!4"}, True, False),
+        ({"utilization": "!4"}, False, True),
     ],
 )
 def test_100_processes_of_the_compiled_library_keep_what_no_call_refuses(
-    machine: Machine, refusal: dict[str, str], kept: dict[str, bool]
+    machine: Machine, refusal: dict[str, str], *, percents: bool, graphics: bool
 ) -> None:
     node = Node(machine.folder / "proc")
     pids = range(1, 101)
     for pid in pids[:-1]:  # the last one has ended meanwhile
         node.start(pid)
     node.start(501, pod="", name="Xorg")
-    lines = [f"0 compute {pid} {pid * 1000}" for pid in pids]
-    lines += [f"0 utilization {pid} {pid % 100}" for pid in pids]
-    lines += ["0 mps 1 900", "0 graphics 501 50", "1 compute 1 5"]
+    lines = [
+        *(f"0 compute {pid} {pid * 1000}" for pid in pids),
+        *(f"0 utilization {pid} {pid % 100}" for pid in pids),
+        *("0 mps 1 900", "0 graphics 501 50", "1 compute 1 5"),
+    ]
     machine.folder.joinpath("answers.processes").write_text("\n".join(lines), encoding="ascii")
     refusing = [card(0, **refusal), card(1, compute="!3", graphics="!3", mps="!4")]
 
-    (found,) = machine.run(answers(*refusing), ["processes"])
+    ((of_card,),) = (found.values() for found in machine.run(answers(*refusing), ["processes"]))
 
-    (of_card,) = found.values()
     assert [(each["pid"], each["vram_bytes"], each["sm_percent"]) for each in of_card] == [
-        *((pid, pid * 1000, pid % 100 * kept["percent"]) for pid in pids[:-1]),
-        *([(501, 50, 0)] * kept["graphics"]),
+        *((pid, pid * 1000, pid % 100 * percents) for pid in pids[:-1]),
+        *([(501, 50, 0)] * graphics),
     ]
     assert of_card[0]["container"] == {"pod_uid": UID, "id": ID}

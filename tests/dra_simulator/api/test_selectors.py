@@ -16,26 +16,27 @@ from tests.dra_simulator.api.client import (
 )
 from tests.support.builders.documents import event_document, pod_with_claim, slice_document
 
-PART = {"fieldPath": "spec.a"}
-
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Client]:
     """Client of a server with slices, pods, nodes and events to select."""
+    part = {**event_document(pod="pod-b")["involvedObject"], "fieldPath": "spec.a"}
+    objects = (
+        (SLICES, with_metadata(slice_document("a", node="node-a"), labels={"tier": "x"})),
+        (SLICES, with_metadata(slice_document("b", node="node-b"), labels={"tier": "y"})),
+        (SLICES, slice_document("c", node="node-a")),
+        (SLICES, slice_document("d", nodeName=None, allNodes=True, driver="other.example.com")),
+        (PODS, pod_with_claim("waiting")),
+        (PODS, pod_with_claim("bound", nodeName="node-a")),
+        (NODES, {"metadata": {"name": "node-a"}}),
+        (NODES, {"metadata": {"name": "node-b"}, "spec": {"unschedulable": True}}),
+        (EVENTS, event_document("a", type="Warning")),
+        (EVENTS, event_document("b", reason="Failed", reportingComponent="scheduler")),
+        (EVENTS, event_document("c", involvedObject=part)),
+    )
     with served() as client:
-        for name, node, tier in (("a", "node-a", "x"), ("b", "node-b", "y"), ("c", "node-a", "")):
-            labels = {"tier": tier} if tier else {}
-            client.post(SLICES, with_metadata(slice_document(name, node=node), labels=labels))
-        everywhere = slice_document("d", nodeName=None, allNodes=True, driver="other.example.com")
-        client.post(SLICES, everywhere)
-        client.post(PODS, pod_with_claim("waiting"))
-        client.post(PODS, pod_with_claim("bound", nodeName="node-a"))
-        client.post(NODES, {"metadata": {"name": "node-a"}})
-        client.post(NODES, {"metadata": {"name": "node-b"}, "spec": {"unschedulable": True}})
-        client.post(EVENTS, event_document("a", type="Warning"))
-        client.post(EVENTS, event_document("b", reason="Failed", reportingComponent="scheduler"))
-        other = event_document("c", pod="pod-b")
-        client.post(EVENTS, {**other, "involvedObject": {**other["involvedObject"], **PART}})
+        for path, document in objects:
+            client.post(path, document)
         yield client
 
 
