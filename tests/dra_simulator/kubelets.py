@@ -27,6 +27,18 @@ from tests.support.waiting import awaited
 _PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
 
 
+FAST = Timings(
+    socket_poll_seconds=0.02,
+    dial_seconds=0.3,
+    registration_retry_seconds=0.05,
+    health_retry_seconds=0.1,
+    wipe_delay_seconds=0.5,
+    prepare_retry_seconds=0.1,
+    container_retry_seconds=0.1,
+    unprepare_retry_seconds=0.1,
+)
+
+
 class TinyPlugin:
     """Plugin that prepares a claim by writing one CDI device, with the claim's UID in its env.
 
@@ -164,18 +176,6 @@ class TinyPlugin:
         while not self._stopping.is_set() and context.is_active():
             yield dra_health_v1alpha1_pb2.NodeWatchResourcesResponse(devices=self.health)
             self._stopping.wait(0.05)
-
-
-FAST = Timings(
-    socket_poll_seconds=0.02,
-    dial_seconds=0.3,
-    registration_retry_seconds=0.05,
-    health_retry_seconds=0.1,
-    wipe_delay_seconds=0.5,
-    prepare_retry_seconds=0.1,
-    container_retry_seconds=0.1,
-    unprepare_retry_seconds=0.1,
-)
 
 
 class NodeUnderTest:

@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 
 from tests.support.tally import EFFORT, portion
 
-
-def bounded(examples: int, *, least: int = 5) -> settings:
-    """Return settings with the effort's share of this number of examples."""
-    return settings(max_examples=max(least, round(examples * EFFORT)))
-
-
 _ODD_TEXTS: Final = (
     *("", " ", "a\n", "\0", "\ud800", "ä", "../../etc/cron.d/x", "a/b", "a=b", "x" * 300),
     *("0", "-1", "-0", "1e400", "1e-400", "NaN", "Infinity", "9" * 400, "0x10", "1_000", "16Gi"),
     *("true", "soft", "hard", "shared", "critical", "tensor-fusion.ai.dra-driver"),
 )
-
 SCALARS: Final = st.one_of(
     st.none(),
     st.booleans(),
@@ -37,8 +30,13 @@ ANYTHING: Final = st.recursive(
     ),
     max_leaves=6,
 )
-
 _Path = tuple[str | int, ...]
+SEED: Final = 20260101
+
+
+def bounded(examples: int, *, least: int = 5) -> settings:
+    """Return settings with the effort's share of this number of examples."""
+    return settings(max_examples=max(least, round(examples * EFFORT)))
 
 
 @st.composite
@@ -71,9 +69,6 @@ def _paths(value: Any, above: _Path = ()) -> Iterator[_Path]:
     for key, child in children:
         yield (*above, key)
         yield from _paths(child, (*above, key))
-
-
-SEED: Final = 20260101
 
 
 def damaged(content: bytes, *, flips: int = 200, cuts: int = 40) -> Iterator[bytes]:

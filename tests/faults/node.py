@@ -36,6 +36,12 @@ Answer = dict[str, str | list[tuple[str, ...]]]
 """By claim UID: an error, or for each device the fields that the kubelet keeps."""
 
 
+_OTHER_WORKERS: Final = 32 - MAX_STREAMS
+"""Threads that serve calls other than streams; a new one starts when all are busy."""
+_SAME_READINGS: Final = 15
+"""Number of equal readings in a row that count as settled."""
+
+
 def device(card: int) -> str:
     """Return the device name of the node's nth card."""
     return f"gpu-{nvml_machine.uuid(card).removeprefix('GPU-')}"
@@ -246,11 +252,6 @@ def published(slices: Sequence[Json]) -> list[str]:
 
 
 # Leaked files and threads
-
-_OTHER_WORKERS: Final = 32 - MAX_STREAMS
-"""Threads that serve calls other than streams; a new one starts when all are busy."""
-_SAME_READINGS: Final = 15
-"""Number of equal readings in a row that count as settled."""
 
 
 @contextlib.contextmanager

@@ -62,6 +62,13 @@ DEVICES: Final = [f"gpu-{card.uuid.removeprefix('GPU-').lower()}" for card in EV
 CARD_GIB: Final = 80
 
 
+pytestmark = pytest.mark.sweep
+NAMES: Final = "abcdefgh"
+devices = st.sampled_from(DEVICES)
+sizes = st.sampled_from((1, 10, 10, 30, 30, 50, 80, None))
+damages = st.sampled_from((None, b"", b"{", b"{}\n"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledClaim:
     """An allocated claim that the API server has, or had.
@@ -227,15 +234,6 @@ class ModelledNode:
             ),  # each reading is an hour later
         )
         return self.setup.with_claims(Claims(api)), publisher
-
-
-pytestmark = pytest.mark.sweep
-
-NAMES: Final = "abcdefgh"
-
-devices = st.sampled_from(DEVICES)
-sizes = st.sampled_from((1, 10, 10, 30, 30, 50, 80, None))
-damages = st.sampled_from((None, b"", b"{", b"{}\n"))
 
 
 class World(RuleBasedStateMachine):

@@ -63,6 +63,23 @@ NOT_UNDERSTOOD: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHA
 """Codes that gRPC returns for bytes that are no message; UNKNOWN would be our own exception."""
 
 
+PARAMETERS = {
+    "apiVersion": "tensor-fusion.ai/v1alpha1",
+    "kind": "GpuShare",
+    "limits": {"tflops": "60", "vram": "20Gi"},
+    "isolation": "soft",
+    "qos": "high",
+}
+ANNOTATIONS = {
+    names.ANNOTATION_TFLOPS_LIMIT: "60",
+    names.ANNOTATION_VRAM_LIMIT: "20Gi",
+    names.ANNOTATION_QOS: "low",
+    names.ANNOTATION_ISOLATION: "hard",
+}
+TEAM = {"team": "a"}
+REF = ClaimRef(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
+
+
 def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc.StatusCode | None:
     """Return the undecoded answer to these bytes, or the error code."""
     call: Callable[..., bytes] = channel.unary_unary(f"/{method}")
@@ -143,23 +160,6 @@ def test_health_is_streamed_for_arbitrary_requests(served: Node, tally: Tally) -
             found = first_message(channel, service, content)
             assert found == devices or found in NOT_UNDERSTOOD, (content, served.log())
             tally[INPUTS_FUZZED] += 1
-
-
-PARAMETERS = {
-    "apiVersion": "tensor-fusion.ai/v1alpha1",
-    "kind": "GpuShare",
-    "limits": {"tflops": "60", "vram": "20Gi"},
-    "isolation": "soft",
-    "qos": "high",
-}
-ANNOTATIONS = {
-    names.ANNOTATION_TFLOPS_LIMIT: "60",
-    names.ANNOTATION_VRAM_LIMIT: "20Gi",
-    names.ANNOTATION_QOS: "low",
-    names.ANNOTATION_ISOLATION: "hard",
-}
-TEAM = {"team": "a"}
-REF = ClaimRef(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
 
 
 def stored(parameters: object = PARAMETERS, annotations: object = TEAM) -> dict[str, Any]:

@@ -36,6 +36,10 @@ GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))
 NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
 
 
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+DRIVER_NOT_LOADED = "!9"
+
+
 class Driver:
     """Answers and events of the stand-in for a running process."""
 
@@ -201,10 +205,6 @@ def test_sick_card_is_not_kept_open(driver: Driver, library: Path) -> None:
         await_reported(cluster, driver, 1, XID, 31)
 
         cluster.until("closed", lambda: driver.opened() == {1})
-
-
-STATE = "nvidia.com/gpu-driver-upgrade-state"
-DRIVER_NOT_LOADED = "!9"
 
 
 class Upgrade:

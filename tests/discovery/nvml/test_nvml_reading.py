@@ -21,6 +21,43 @@ GPU_IS_LOST = "!15"
 NO_PERMISSION = "!4"
 
 
+DRIVER_NOT_LOADED = "!9"
+LIB_RM_VERSION_MISMATCH = "!18"
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+QUERIES = {
+    "name": "name",
+    "uuid": "uuid",
+    "bus_id": "pci",
+    "minor": "minor",
+    "memory_bytes": "memory",
+    "reserved_bytes": "reserved",
+    "brand": "brand",
+    "architecture": "architecture",
+    "compute_capability": "compute_capability",
+    "mig_mode": "mig",
+    "cores": "cores",
+    "max_sm_clock_mhz": "clock",
+    "recovery_action": "recovery",
+}
+"""Names of the stand-in's answers by field of a recording."""
+PUBLISHED = {
+    "nvidia-h200-580.159.04": {
+        "product_name": "NVIDIA H200",
+        "model": "H200",
+        "milli_tflops": 989_000,
+        "tflops_source": "table",
+        "vram_bytes": 143_771 * MIB,
+        "reserved_bytes": 615 * MIB + 65_536,
+        "brand": "Nvidia",
+        "architecture": "Hopper",
+        "compute_capability": [9, 0],
+        "driver_version": "580.159.04",
+        "cuda_driver_version": [13, 0],
+        "pci_bus_id": "0000:00:06.0",
+    },
+}
+
+
 def test_every_field_of_a_card_is_read(machine: Machine) -> None:
     machine.put_in_sysfs("0000:3a:00.0", "pci0000:39/0000:39:01.0/0000:3a:00.0", numa_node="1")
 
@@ -162,10 +199,6 @@ def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
         "mig_mode": [1, 1],
     }
     assert second["handle"] == {"error": "NVML_ERROR_GPU_IS_LOST"}
-
-
-DRIVER_NOT_LOADED = "!9"
-LIB_RM_VERSION_MISMATCH = "!18"
 
 
 def uuids(inventory: Any) -> list[str]:
@@ -336,43 +369,6 @@ def test_unsupported_recovery_action_is_not_reported_as_none(machine: Machine) -
     found = machine.read(answers(card(0), card(1, recovery=NOT_SUPPORTED), card(2, recovery="4")))
 
     assert found["recovery"] == {uuid(0): 0, uuid(2): 4}
-
-
-RECORDINGS = Path(__file__).parents[2] / "recordings"
-
-QUERIES = {
-    "name": "name",
-    "uuid": "uuid",
-    "bus_id": "pci",
-    "minor": "minor",
-    "memory_bytes": "memory",
-    "reserved_bytes": "reserved",
-    "brand": "brand",
-    "architecture": "architecture",
-    "compute_capability": "compute_capability",
-    "mig_mode": "mig",
-    "cores": "cores",
-    "max_sm_clock_mhz": "clock",
-    "recovery_action": "recovery",
-}
-"""Names of the stand-in's answers by field of a recording."""
-
-PUBLISHED = {
-    "nvidia-h200-580.159.04": {
-        "product_name": "NVIDIA H200",
-        "model": "H200",
-        "milli_tflops": 989_000,
-        "tflops_source": "table",
-        "vram_bytes": 143_771 * MIB,
-        "reserved_bytes": 615 * MIB + 65_536,
-        "brand": "Nvidia",
-        "architecture": "Hopper",
-        "compute_capability": [9, 0],
-        "driver_version": "580.159.04",
-        "cuda_driver_version": [13, 0],
-        "pci_bus_id": "0000:00:06.0",
-    },
-}
 
 
 def test_every_recording_has_an_expectation() -> None:
