@@ -1,16 +1,18 @@
 """Fixtures: a simulated API server, a client, a node and a plugin."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLASSES, Client
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.dra_simulator.kubelets import NodeUnderTest, node_under_test
-from tests.dra_simulator.tiny_plugin import TinyPlugin
-from tests.dra_simulator.waiting import eventually
+from tests.dra_simulator.kubelets import NodeUnderTest, TinyPlugin
 from tests.support import objects
+from tests.support.waiting import awaited
 
 
 @pytest.fixture
@@ -30,14 +32,15 @@ def client(api: ApiServer) -> Client:
 @pytest.fixture
 def node(api: ApiServer) -> Iterator[NodeUnderTest]:
     """A node on which no kubelet runs yet."""
-    with node_under_test(api) as made:
-        yield made
+    # Not pytest's tmp_path: a socket's path may have at most 107 bytes.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, ExitStack() as stack:
+        yield NodeUnderTest(api.url, Path(folder), stack)
 
 
 @pytest.fixture
 def plugin(node: NodeUnderTest) -> TinyPlugin:
-    """A plugin that is registered with a kubelet of the node."""
+    """A plugin that is connected with a kubelet of the node."""
     node.start()
     plugin = node.plugin()
-    eventually(node.is_registered)
+    awaited(node.connected)
     return plugin

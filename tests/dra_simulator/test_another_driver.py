@@ -5,14 +5,11 @@ The driver is a stand-in for the process that you would start.
 
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import yaml
 
 from dra_simulator.apiserver import ApiServer
@@ -24,6 +21,8 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration
 from tensorfusion_dra.scheduling import cel_evaluation
+from tests.support.grpc_sockets import serving, unary
+from tests.support.waiting import awaited
 
 DRIVER = "gpu.example.com"
 OBJECTS = """
@@ -83,14 +82,6 @@ def prepare(request: Any, client: Client, cdi_folder: Path) -> Any:
     return answer
 
 
-def unary(function: Callable[[Any], Any], request_type: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        lambda request, _: function(request),
-        request_type.FromString,
-        lambda m: m.SerializeToString(),
-    )
-
-
 @contextmanager
 def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[None]:
     """Serve the sockets of a driver that prepares claims and unprepares nothing."""
@@ -101,39 +92,21 @@ def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[Non
         supported_versions=["v1.DRAPlugin"],
     )
     registered = registration.RegistrationStatusResponse()
-    services = {
-        "pluginregistration.Registration": {
-            "GetInfo": unary(lambda _: info, registration.InfoRequest),
-            "NotifyRegistrationStatus": unary(
-                lambda _: registered, registration.RegistrationStatus
-            ),
-        },
-        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": {
-            "NodePrepareResources": unary(
-                lambda request: prepare(request, client, folder / "cdi"),
-                dra.NodePrepareResourcesRequest,
-            ),
-        },
+    registrar = {
+        "GetInfo": unary(lambda *_: info, registration.InfoRequest),
+        "NotifyRegistrationStatus": unary(lambda *_: registered, registration.RegistrationStatus),
     }
-    with ThreadPoolExecutor() as pool:
-        server = grpc.server(pool)
-        for name, methods in services.items():
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
-        server.add_insecure_port(f"unix:{folder}/dra.sock")
-        server.add_insecure_port(f"unix:{registration_dir}/reg.sock")
-        server.start()
+    plugin = {
+        "NodePrepareResources": unary(
+            lambda request, _: prepare(request, client, folder / "cdi"),
+            dra.NodePrepareResourcesRequest,
+        ),
+    }
+    with (
+        serving(folder / "dra.sock", {"k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": plugin}),
+        serving(registration_dir / "reg.sock", {"pluginregistration.Registration": registrar}),
+    ):
         yield
-        server.stop(grace=None).wait()
-
-
-def eventually(find: Callable[[], Any], seconds: float = 60) -> Any:
-    """Return the first true value that the function returns."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := find():
-            return found
-        time.sleep(0.01)
-    raise TimeoutError
 
 
 def test_a_pod_gets_the_large_gpu() -> None:
@@ -148,12 +121,12 @@ def test_a_pod_gets_the_large_gpu() -> None:
             server.url, "node-a", root_dir=folder / "kubelet", runtime=Runtime([folder / "cdi"])
         )
         with kubelet, driver(client, folder, kubelet.registration_dir):
-            plugin = eventually(lambda: kubelet.registered.get(DRIVER))[0]
+            (plugin,) = awaited(lambda: kubelet.registered.get(DRIVER, ()))
             resources = (CLASSES, SLICES, CLAIMS, PODS)
             for resource, document in zip(resources, yaml.safe_load_all(OBJECTS), strict=True):
                 client.create(resource, document)
 
-            containers = eventually(lambda: kubelet.containers("default", "trainer"))
+            containers = awaited(lambda: kubelet.containers("default", "trainer"))
 
             assert containers["main"].env["GPU"] == "gpu-1"
             # The kubelet may call again at any time; the answer has to stay the same.

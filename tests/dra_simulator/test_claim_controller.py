@@ -1,7 +1,6 @@
 """Generation of claims from templates, their deletion with pods, and their release."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -10,9 +9,9 @@ from dra_simulator.claim_controller import ClaimController
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
 from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
-from tests.dra_simulator.waiting import always, eventually
 from tests.support import objects
 from tests.support.objects import Json
+from tests.support.waiting import PATIENCE_SECONDS, awaited
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +25,9 @@ def claims(client: Client) -> list[Json]:
     return client.list(CLAIMS).items
 
 
-def claim_names(client: Client) -> list[str]:
-    """The names of all claims."""
-    return [claim["metadata"]["name"] for claim in claims(client)]
-
-
 def statuses(client: Client, pod: str) -> list[Json]:
     """The claim statuses of the pod."""
-    found: list[Json] = client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", [])
-    return found
+    return list(client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", ()))
 
 
 @pytest.fixture
@@ -42,7 +35,7 @@ def generated(client: Client) -> Json:
     """A pod for which a claim was generated."""
     client.create(TEMPLATES, objects.template())
     pod = client.create(PODS, objects.pod(template_name="template"))
-    eventually(lambda: statuses(client, "pod"))
+    awaited(lambda: statuses(client, "pod"))
     return pod
 
 
@@ -52,13 +45,7 @@ def consumers(client: Client, *names: str) -> list[Json]:
     claim["metadata"]["finalizers"] = [FINALIZER]
     claim = client.create(CLAIMS, claim)
     pods = [client.create(PODS, objects.pod(name, claim_name="claim")) for name in names]
-    result = {"request": "gpu", "driver": objects.DRIVER, "pool": "node-a", "device": "gpu-0"}
-    reserved = [
-        {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        for pod in pods
-    ]
-    claim["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
-    client.replace_status(CLAIMS, claim)
+    client.replace_status(CLAIMS, {**claim, "status": objects.allocated(*pods)})
     return pods
 
 
@@ -67,27 +54,28 @@ def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> N
     client.create(TEMPLATES, objects.template(metadata=spec_metadata))
     pod = client.create(PODS, objects.pod(template_name="template"))
 
-    (status,) = eventually(lambda: statuses(client, "pod"))
+    (status,) = awaited(lambda: statuses(client, "pod"))
 
     (claim,) = claims(client)
     metadata = claim["metadata"]
     assert status == {"name": "gpu", "resourceClaimName": metadata["name"]}
-    assert metadata["generateName"] == "pod-gpu-"
-    assert metadata["labels"] == {"team": "a"}
-    assert metadata["annotations"] == {"note": "b", POD_CLAIM_ANNOTATION: "gpu"}
-    (owner,) = metadata["ownerReferences"]
-    assert (owner["kind"], owner["uid"], owner["controller"]) == (
-        "Pod",
-        pod["metadata"]["uid"],
-        True,
-    )
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": pod["metadata"]["uid"]}
+    assert metadata == metadata | {
+        "generateName": "pod-gpu-",
+        "labels": {"team": "a"},
+        "annotations": {"note": "b", POD_CLAIM_ANNOTATION: "gpu"},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
     assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == objects.CLASS
 
 
-def test_a_pod_gets_one_claim_however_often_it_changes(client: Client, generated: Json) -> None:
+def test_a_pod_gets_one_claim_however_often_it_changes(
+    client: Client, controller: ClaimController, generated: Json
+) -> None:
     client.patch(PODS, generated, {"metadata": {"labels": {"a": "b"}}})
 
-    always(lambda: len(claims(client)) == 1)
+    assert controller.catch_up(seconds=PATIENCE_SECONDS)
+    assert len(claims(client)) == 1
 
 
 @pytest.mark.usefixtures("generated")
@@ -96,19 +84,20 @@ def test_a_deleted_claim_is_generated_again(client: Client) -> None:
 
     client.delete(CLAIMS, status["resourceClaimName"], "default")
 
-    eventually(lambda: statuses(client, "pod") != [status])
-    assert [entry["resourceClaimName"] for entry in statuses(client, "pod")] == claim_names(client)
+    awaited(lambda: statuses(client, "pod") != [status])
+    (claim,) = claims(client)
+    assert statuses(client, "pod")[0]["resourceClaimName"] == claim["metadata"]["name"]
 
 
 def test_a_missing_template_is_reported_and_used_once_it_exists(client: Client) -> None:
     client.create(PODS, objects.pod(template_name="template"))
-    (event,) = eventually(lambda: client.list(EVENTS).items)
+    (event,) = awaited(lambda: client.list(EVENTS).items)
     assert event["reason"] == "FailedResourceClaimCreation"
     assert 'template "template"' in event["message"]
 
     client.create(TEMPLATES, objects.template())
 
-    assert eventually(lambda: statuses(client, "pod"))
+    awaited(lambda: statuses(client, "pod"))
 
 
 @pytest.mark.parametrize("finishes", [False, True])
@@ -120,37 +109,22 @@ def test_a_generated_claim_is_deleted_when_its_pod_is_deleted_or_has_finished(
     else:
         client.delete(PODS, "pod", "default")
 
-    eventually(lambda: not claims(client))
+    awaited(lambda: not claims(client))
 
 
 def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(client: Client) -> None:
-    consumers(client, "pod")
-
-    client.delete(PODS, "pod", "default")
-
-    eventually(lambda: [is_free(claim) for claim in claims(client)] == [True])
-
-
-def is_free(claim: dict[str, Any]) -> bool:
-    """Return True if nothing of an allocation is left."""
-    return not claim.get("status") and not claim["metadata"].get("finalizers")
-
-
-def test_a_claim_stays_allocated_while_one_pod_uses_it(client: Client) -> None:
-    consumers(client, "a", "b")
+    _, last = consumers(client, "a", "b")
 
     client.delete(PODS, "a", "default")
 
-    def users() -> list[str]:
-        status = client.get(CLAIMS, "claim", "default")["status"]
-        assert status["allocation"]
-        return [consumer["name"] for consumer in status["reservedFor"]]
-
-    eventually(lambda: users() == ["b"])
+    awaited(lambda: claims(client)[0]["status"] == objects.allocated(last))
+    client.delete(PODS, "b", "default")
+    awaited(lambda: claims(client)[0]["status"] == {})
+    awaited(lambda: not claims(client)[0]["metadata"].get("finalizers"))
 
 
 def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_it(
-    client: Client,
+    client: Client, controller: ClaimController
 ) -> None:
     client.create(NODES, objects.node())
     (pod,) = consumers(client, "pod")
@@ -158,14 +132,15 @@ def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_
 
     client.delete(PODS, "pod", "default")
 
-    always(lambda: bool(claims(client)[0]["status"].get("reservedFor")))
+    assert controller.catch_up(seconds=PATIENCE_SECONDS)
+    assert claims(client)[0]["status"] == objects.allocated(pod)
 
 
 def test_an_allocated_claim_in_deletion_is_removed_once_it_is_released(client: Client) -> None:
     consumers(client, "pod")
     client.delete(CLAIMS, "claim", "default")
-    assert claim_names(client) == ["claim"]
+    assert len(claims(client)) == 1
 
     client.delete(PODS, "pod", "default")
 
-    eventually(lambda: not claims(client))
+    awaited(lambda: not claims(client))

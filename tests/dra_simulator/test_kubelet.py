@@ -1,9 +1,12 @@
 """The simulated kubelet: registration of plugins, pods' claims, restarts, slices and health."""
 
 import json
+import re
 import socket
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,28 +14,24 @@ from dra_simulator.node.plugin import chosen_services
 from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES
 from dra_simulator.runtime import Runtime
 from tensorfusion_dra.kubelet.pb import dra_health_v1alpha1_pb2 as pb
-from tests.dra_simulator.kubelets import FAST, NodeUnderTest
-from tests.dra_simulator.tiny_plugin import TinyPlugin
-from tests.dra_simulator.waiting import always, eventually
+from tests.dra_simulator.kubelets import FAST, NodeUnderTest, TinyPlugin
 from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
+from tests.support.waiting import FOREVER, awaited
 
 
-def test_plugin_is_registered_while_its_socket_exists(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin()
-    eventually(node.is_registered)
-    eventually(lambda: plugin.statuses)
+def test_plugin_is_registered_while_its_socket_exists(
+    node: NodeUnderTest, plugin: TinyPlugin
+) -> None:
+    awaited(lambda: plugin.statuses)
 
     plugin.withdraw()
     plugin.announce()
 
-    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
-    eventually(node.is_registered)
+    awaited(lambda: plugin.statuses == [(True, ""), (True, "")])
     plugin.withdraw()
-    eventually(lambda: not node.is_registered())
-    eventually(lambda: len(node.happened("plugin_deregistered")) == 2)
-    assert len(node.happened("plugin_registered")) == 2
+    awaited(lambda: len(node.happened("plugin_deregistered")) == 2)
+    assert node.kubelet.registered == {}
 
 
 @pytest.mark.parametrize(
@@ -73,16 +72,14 @@ def test_rejected_plugin_is_notified_and_retried(
 ) -> None:
     node.start()
     plugin = node.plugin(services=services, plugin_type=kind)
-    eventually(lambda: plugin.statuses)
-    registered, text = plugin.statuses[0]
-    assert not registered
-    assert text.startswith("RegisterPlugin error -- ")
-    assert error in text
-    assert not node.is_registered()
+    ((is_registered, text), *_) = awaited(lambda: plugin.statuses)
+    assert not is_registered
+    assert re.match(f"RegisterPlugin error -- .*{re.escape(error)}", text)
+    assert node.kubelet.registered == {}
 
     plugin.services, plugin.plugin_type = ["v1.DRAPlugin"], "DRAPlugin"
 
-    eventually(node.is_registered)
+    awaited(node.connected)
 
 
 def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
@@ -92,11 +89,11 @@ def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
 
     plugin = node.plugin(notify_errors=1)
 
-    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
-    eventually(node.is_registered)
+    awaited(lambda: plugin.statuses == [(True, ""), (True, "")])
     (failure,) = node.happened("plugin_registration_failed")
     assert "code = Internal desc = not now" in failure.facts["error"]
     assert len(node.happened("plugin_deregistered")) == 1
+    assert len(node.kubelet.registered[DRIVER]) == 1
 
 
 def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
@@ -104,103 +101,90 @@ def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
     plugin = node.plugin(announced=False)
     with socket.socket(socket.AF_UNIX) as leaked:
         leaked.bind(str(plugin.registration))
-    failures = eventually(lambda: node.happened("plugin_registration_failed"))
-    assert "code = Unavailable" in failures[0].facts["error"]
+    failure, *_ = awaited(lambda: node.happened("plugin_registration_failed"))
+    assert "code = Unavailable" in failure.facts["error"]
 
     plugin.registration.unlink()
     plugin.announce()
 
-    eventually(node.is_registered)
+    awaited(node.connected)
 
 
 def test_unresponsive_plugin_does_not_delay_registration_of_another(node: NodeUnderTest) -> None:
-    node.start(timings=replace(FAST, get_info_seconds=5.0))
+    node.start(timings=replace(FAST, get_info_seconds=FOREVER))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(node.kubelet.registration_dir / "0-reg.sock"))
         silent.listen()
 
         node.plugin()
 
-        eventually(node.is_registered)
+        awaited(node.connected)
 
 
 def test_hidden_sockets_and_other_files_are_ignored_but_subfolders_are_not(
     node: NodeUnderTest,
 ) -> None:
-    node.start()
-    folder = node.kubelet.registration_dir
+    folder = node.start().registration_dir
     (folder / "gpu").mkdir()
     (folder / "file.sock").write_text("")
 
     node.plugin("b", registration=folder / ".hidden.sock")
     plugin = node.plugin("a", registration=folder / "gpu" / "reg.sock")
 
-    eventually(node.is_registered)
-    always(lambda: endpoints(node) == [str(plugin.endpoint)])
-
-
-def endpoints(node: NodeUnderTest) -> list[str]:
-    """Return the endpoints of the driver's plugins."""
-    return [plugin.endpoint for plugin in node.kubelet.registered.get(DRIVER, ())]
+    awaited(node.connected)
+    plugin.withdraw()
+    awaited(lambda: node.happened("plugin_deregistered"))  # so the folder was read once more
+    assert [
+        (entry.event, entry.facts.get("endpoint"))
+        for entry in node.kubelet.journal
+        if entry.event.startswith("plugin_")
+    ] == [
+        ("plugin_registered", str(plugin.endpoint)),
+        ("plugin_deregistered", str(plugin.endpoint)),
+    ]
 
 
 @pytest.mark.parametrize("leaves", ["old", "new"])
 def test_newest_connected_instance_is_used(node: NodeUnderTest, leaves: str) -> None:
-    node.start(timings=replace(FAST, health_retry_seconds=60))
+    node.start(timings=replace(FAST, health_retry_seconds=FOREVER))
     old = node.plugin("a")
-    eventually(node.is_registered)
+    awaited(node.connected)
     new = node.plugin("b")
-    eventually(lambda: len(endpoints(node)) == 2)
-    first, second = node.kubelet.registered[DRIVER]
-    eventually(lambda: first.is_connected and second.is_connected)
+    awaited(lambda: node.connected() == [str(old.endpoint), str(new.endpoint)])
 
     if leaves == "old":
         old.withdraw()
-        eventually(lambda: endpoints(node) == [str(new.endpoint)])
     else:
         new.end()
-        eventually(lambda: not second.is_connected)
-    node.run()
 
     used, unused = (new, old) if leaves == "old" else (old, new)
-    assert [method for method, _ in used.calls] == ["v1 Prepare"]
-    assert unused.calls == []
+    awaited(lambda: node.connected() == [str(used.endpoint)])
+    node.run()
+    assert ([method for method, _ in used.calls], unused.calls) == (["v1 Prepare"], [])
 
 
-def test_second_instance_with_the_same_endpoint_is_rejected(node: NodeUnderTest) -> None:
-    node.start()
-    first = node.plugin("a")
-    eventually(node.is_registered)
-
+def test_second_instance_with_the_same_endpoint_is_rejected(
+    node: NodeUnderTest, plugin: TinyPlugin
+) -> None:
     second = node.plugin("b", announced=False)
-    second.end()
-    second.endpoint = first.endpoint
+    second.endpoint = plugin.endpoint
     second.announce()
 
-    eventually(lambda: second.statuses)
-    assert "plugin registration failed with err: endpoint" in second.statuses[0][1]
-    assert "already registered for DRA driver plugin" in second.statuses[0][1]
-
-
-def event(node: NodeUnderTest, reason: str) -> str:
-    """Return the latest message of the pods' Events with this reason; "" if there is none."""
-    found = (entry for entry in node.client.list(EVENTS).items if entry["reason"] == reason)
-    messages = [str(entry["message"]) for entry in found]
-    return messages[-1] if messages else ""
+    ((_, error), *_) = awaited(lambda: second.statuses)
+    assert (
+        f"plugin registration failed with err: endpoint {plugin.endpoint}"
+        " already registered for DRA driver plugin"
+    ) in error
 
 
 def test_pod_runs_with_the_cdi_devices_of_its_prepared_claim(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    claim = node.claim()
+    uid = node.run()
 
-    node.run(claim=claim)
-
-    uid = claim["metadata"]["uid"]
     assert plugin.calls == [("v1 Prepare", (uid,))]
-    assert node.env() == {"CLAIM": uid}
     (container,) = node.kubelet.containers("default", "pod").values()
-    assert container.cdi_ids == (f"example.com/gpu={uid}",)
+    assert (container.env, container.cdi_ids) == ({"CLAIM": uid}, (f"example.com/gpu={uid}",))
     status = node.client.get(PODS, "pod", "default")["status"]
     conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
     assert conditions["Ready"] == conditions["PodScheduled"] == "True"
@@ -214,15 +198,13 @@ def test_deleted_pod_stays_in_api_until_its_claims_are_unprepared(
 
     node.delete()
 
-    eventually(lambda: plugin.methods.count("Unprepare") > 1)
-    assert node.env() == {}
-    assert node.phase() == "Running"
-    (failure, *_) = node.happened("pod_not_unprepared")
-    assert failure.facts["error"] == (
+    awaited(lambda: plugin.methods.count("Unprepare") > 1)
+    assert (node.env(), node.phase()) == ({}, "Running")
+    assert node.happened("pod_not_unprepared")[0].facts["error"] == (
         "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim claim: busy"
     )
     plugin.unprepare_error = ""
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
 
 
 def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
@@ -230,15 +212,14 @@ def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
 ) -> None:
     claim = node.claim()
     node.run("a", claim=claim)
-    node.run("b", claim=claim)
+    uid = node.run("b", claim=claim)
 
     node.delete("a")
-    eventually(lambda: node.phase("a") == "")
-    assert plugin.methods == ["Prepare"]
-    assert node.env("b") == {"CLAIM": claim["metadata"]["uid"]}
+    awaited(lambda: node.phase("a") == "")
+    assert (plugin.methods, node.env("b")) == (["Prepare"], {"CLAIM": uid})
     node.delete("b")
 
-    eventually(lambda: node.phase("b") == "")
+    awaited(lambda: node.phase("b") == "")
     assert plugin.methods == ["Prepare", "Unprepare"]
 
 
@@ -255,17 +236,16 @@ def test_failed_prepare_is_reported_as_event_and_retried(
 ) -> None:
     setattr(plugin, fault, value)
     node.pod(claim=node.claim())
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message == (
+    assert awaited(node.event) == (
         "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources "
         f"{text}"
     )
-    eventually(lambda: plugin.methods.count("Prepare") > 1)
+    awaited(lambda: plugin.methods.count("Prepare") > 1)
     assert node.phase() == "Pending"
 
     setattr(plugin, fault, type(value)())
 
-    eventually(lambda: node.phase() == "Running")
+    awaited(lambda: node.phase() == "Running")
 
 
 def test_claim_that_was_never_prepared_is_unprepared_too(
@@ -273,23 +253,22 @@ def test_claim_that_was_never_prepared_is_unprepared_too(
 ) -> None:
     plugin.prepare_error = "no room"
     node.pod(claim=node.claim())
-    eventually(lambda: event(node, "FailedPrepareDynamicResources"))
+    awaited(node.event)
 
     node.delete()
 
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
     assert plugin.methods[-1] == "Unprepare"
 
 
 def test_pod_of_unregistered_driver_waits_and_can_be_deleted(node: NodeUnderTest) -> None:
     node.start()
     node.pod(claim=node.claim())
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message.endswith("DRA driver gpu.example.com is not registered")
+    assert awaited(node.event).endswith("DRA driver gpu.example.com is not registered")
 
     node.delete()
 
-    eventually(lambda: node.phase() == "")
+    awaited(lambda: node.phase() == "")
 
 
 def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
@@ -300,8 +279,7 @@ def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
 
     node.client.bind(pod, NODE)
 
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message.endswith(
+    assert awaited(node.event).endswith(
         f"pod pod ({pod['metadata']['uid']}) is not allowed to use ResourceClaim claim"
         f" ({claim['metadata']['uid']})"
     )
@@ -311,21 +289,19 @@ def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
 def test_new_claim_of_same_name_waits_until_the_old_one_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    old = node.claim()
-    node.run("old", claim=old)
+    old_uid = node.run("old")
     plugin.unprepare_error = "busy"
     node.delete("old", force=True)
     node.client.delete(CLAIMS, "claim", "default")
 
     node.pod("new", claim=node.claim())
 
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message.endswith(
-        f"old ResourceClaim with same name claim and different UID {old['metadata']['uid']} still"
-        " exists (previous pod force-deleted?!)"
+    assert awaited(node.event).endswith(
+        f"old ResourceClaim with same name claim and different UID {old_uid} still exists"
+        " (previous pod force-deleted?!)"
     )
     plugin.unprepare_error = ""
-    eventually(lambda: node.phase("new") == "Running")
+    awaited(lambda: node.phase("new") == "Running")
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -333,15 +309,12 @@ def test_claim_of_force_deleted_pod_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin, *, restarts: bool
 ) -> None:
     node.run()
-    if restarts:
-        node.stop()
-    node.delete(force=True)
+    with node.stopped() if restarts else nullcontext():
+        node.delete(force=True)
 
-    if restarts:
-        node.start()
-
-    eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
-    eventually(lambda: checkpoint(node.folder / "k") == [])
+    awaited(lambda: plugin.methods == ["Prepare", "Unprepare"])
+    checkpoint = node.folder / "k" / "dra_manager_state"
+    awaited(lambda: json.loads(checkpoint.read_text()) == [])
 
 
 def test_failed_container_is_retried_without_another_prepare_call(
@@ -353,142 +326,131 @@ def test_failed_container_is_retried_without_another_prepare_call(
 
     node.pod(claim=claim)
 
-    uid = claim["metadata"]["uid"]
-    message = eventually(lambda: event(node, "Failed"))
-    assert f"unresolvable CDI devices example.com/gpu={uid}" in message
-    (status,) = eventually(
+    text = f"unresolvable CDI devices example.com/gpu={claim['metadata']['uid']}"
+    assert text in awaited(lambda: node.event("Failed"))
+    (status,) = awaited(
         lambda: node.client.get(PODS, "pod", "default")["status"].get("containerStatuses")
     )
     assert status["state"]["waiting"]["reason"] == "CreateContainerError"
     for path in plugin.cdi_dir.iterdir():
         path.rename(node.folder / "cdi" / path.name)
-    eventually(lambda: node.phase() == "Running")
+    awaited(lambda: node.phase() == "Running")
     assert plugin.methods == ["Prepare"]
 
 
 def test_slow_call_for_one_pod_delays_neither_other_pods_nor_the_stop(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    slow, quick = node.claim("slow"), node.claim("quick")
-    plugin.slow = {slow["metadata"]["uid"]}
+    slow = node.claim("slow")
+    plugin.slow = {slow["metadata"]["uid"]}  # until the plugin ends
     node.pod("a", claim=slow)
-    eventually(lambda: plugin.methods == ["Prepare"])
+    awaited(lambda: plugin.methods == ["Prepare"])
 
-    node.pod("b", claim=quick)
+    node.run("b", claim=node.claim("quick"))
 
-    eventually(lambda: node.phase("b") == "Running")
     assert node.phase("a") == "Pending"
-    node.stop()
-    assert plugin.is_slow
+    node.kubelet.stop()
 
 
-def test_running_pod_survives_a_restart_and_is_unprepared_when_deleted(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.run()
-    node.stop()
-
-    node.start()
-    eventually(node.is_registered)
-
-    eventually(node.env)
-    node.delete()
-    eventually(lambda: node.phase() == "")
-    assert plugin.methods == ["Prepare", "Unprepare"]
-
-
-def test_claim_is_prepared_again_for_a_pod_that_starts_after_a_restart(
+def test_pods_survive_a_restart_after_which_another_pod_gets_their_claim_prepared_again(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
     node.run("a", claim=claim)
-    node.stop()
-    node.start()
-    eventually(node.is_registered)
+    with node.stopped():
+        pass
+    awaited(node.connected)
 
     node.run("b", claim=claim)
 
-    assert plugin.methods == ["Prepare", "Prepare"]
+    assert node.env("a") == node.env("b") == {"CLAIM": claim["metadata"]["uid"]}
+    for pod in ("a", "b"):
+        node.delete(pod)
+    awaited(lambda: node.phase("a") == node.phase("b") == "")
+    assert plugin.methods == ["Prepare", "Prepare", "Unprepare"]
 
 
 def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
+    uid = node.run()
+    with node.stopped():
+        (plugin.cdi_dir / f"example.com-gpu_{uid}.json").unlink()
+        node.runtime = Runtime([plugin.cdi_dir])
+
+    awaited(node.env)
+    awaited(lambda: plugin.methods == ["Prepare", "Prepare"])
+
+
+@pytest.mark.usefixtures("plugin")
+def test_kubelet_writes_events_for_start_and_stop_of_each_container(node: NodeUnderTest) -> None:
     node.run()
-    node.stop()
-    for path in plugin.cdi_dir.iterdir():
-        path.unlink()
+    node.delete()
+    awaited(lambda: node.phase() == "")
 
-    node.runtime = Runtime([plugin.cdi_dir])
-    node.start()
-
-    eventually(node.env)
-    eventually(lambda: plugin.methods == ["Prepare", "Prepare"])
-
-
-def checkpoint(root_dir: Path) -> list[Json]:
-    """Return the claims in the kubelet's checkpoint."""
-    found: list[Json] = json.loads((root_dir / "dra_manager_state").read_text())
-    return found
+    fields = ("reason", "message", "type", "count", "source")
+    events = node.client.list(EVENTS).items
+    kubelet = ("Normal", 1, {"component": "kubelet", "host": NODE})
+    assert sorted(tuple(event[field] for field in fields) for event in events) == [
+        ("Created", "Container created", *kubelet),
+        ("Killing", "Stopping container main", *kubelet),
+        ("Started", "Container started", *kubelet),
+    ]
+    paths = {event["involvedObject"]["fieldPath"] for event in events}
+    assert paths == {"spec.containers{main}"}
 
 
-def slices(node: NodeUnderTest) -> list[str]:
-    """Return the names of all slices."""
-    return [found["metadata"]["name"] for found in node.client.list(SLICES).items]
-
-
-@pytest.fixture
-def published(node: NodeUnderTest) -> list[str]:
-    """Create a slice of the driver, one of another driver and one of another node."""
+def publish(node: NodeUnderTest) -> None:
+    """Create slices: "a" of the driver, "b" of another driver and "c" of another node."""
     found: list[Json] = [objects.resource_slice(name=name, pool=name) for name in ("a", "b", "c")]
     found[1]["spec"]["driver"] = "other.example.com"
     found[2]["spec"]["nodeName"] = "node-b"
-    return [node.client.create(SLICES, document)["metadata"]["name"] for document in found]
+    for document in found:
+        node.client.create(SLICES, document)
 
 
-@pytest.mark.usefixtures("published")
-@pytest.mark.parametrize("how", ["withdrawn", "dead"])
+@pytest.mark.parametrize("leave", [TinyPlugin.withdraw, TinyPlugin.end])
 def test_slices_of_a_driver_are_deleted_some_time_after_it_is_gone(
-    node: NodeUnderTest, how: str
+    node: NodeUnderTest, plugin: TinyPlugin, leave: Callable[[TinyPlugin], None]
 ) -> None:
-    node.start()
-    plugin = node.plugin()
-    eventually(lambda: node.is_registered() and node.kubelet.registered[DRIVER][0].is_connected)
+    publish(node)
+    left_at = time.time()
 
-    if how == "withdrawn":
-        plugin.withdraw()
-    else:
-        plugin.end()
+    leave(plugin)
 
-    always(lambda: slices(node) == ["a", "b", "c"], seconds=0.2)
-    eventually(lambda: slices(node) == ["b", "c"])
-    (entry,) = eventually(lambda: node.happened("slices_wiped"))
-    assert entry.facts == {"driver": DRIVER, "slices": "a"}
+    awaited(lambda: node.slices() == ["b", "c"])
+    wiped = awaited(lambda: node.happened("slices_wiped"))[-1]
+    assert wiped.facts == {"driver": DRIVER, "slices": "a"}
+    assert wiped.seconds >= left_at + FAST.wipe_delay_seconds
 
 
-@pytest.mark.usefixtures("published")
 def test_driver_that_reconnects_in_time_keeps_its_slices(node: NodeUnderTest) -> None:
-    node.start(timings=replace(FAST, wipe_delay_seconds=2.0))
+    timings = replace(FAST, wipe_delay_seconds=FOREVER)
+    node.start(timings=timings)
+    publish(node)
     plugin = node.plugin()
-    eventually(lambda: node.is_registered() and node.kubelet.registered[DRIVER][0].is_connected)
-
+    awaited(node.connected)
     plugin.end()
-    eventually(lambda: not node.kubelet.registered[DRIVER][0].is_connected)
+    awaited(lambda: not node.connected())
+
     plugin.serve()
+    awaited(node.connected)
 
-    eventually(lambda: node.kubelet.registered[DRIVER][0].is_connected)
-    always(lambda: slices(node) == ["a", "b", "c"], seconds=2.2)
+    # A deletion that is still due later would not become due at once by the next absence.
+    object.__setattr__(timings, "wipe_delay_seconds", 0.0)
+    assert node.slices() == ["a", "b", "c"]
+    plugin.end()
+    awaited(lambda: node.slices() == ["b", "c"])
 
 
-@pytest.mark.usefixtures("published")
-@pytest.mark.parametrize(("wipes", "left"), [(True, ["c"]), (False, ["a", "b", "c"])])
 def test_all_slices_of_the_node_are_deleted_at_start_with_wipe_at_start(
-    node: NodeUnderTest, left: list[str], *, wipes: bool
+    node: NodeUnderTest,
 ) -> None:
-    node.start(wipe_at_start=wipes)
+    publish(node)
 
-    eventually(lambda: slices(node) == left)
-    always(lambda: slices(node) == left, seconds=0.2)
+    node.start(wipe_at_start=True)
+
+    awaited(lambda: node.slices() == ["c"])
 
 
 def health(name: str, status: pb.HealthStatus, **fields: object) -> pb.DeviceHealth:
@@ -513,20 +475,20 @@ def test_health_is_known_while_the_stream_is_open(node: NodeUnderTest) -> None:
     ]
     plugin = node.plugin(health=reports)
     expected = {"gpu-0": ("HEALTHY", ""), "gpu-1": ("UNHEALTHY", "XID 79")}
-    eventually(lambda: known(node) == expected)
+    awaited(lambda: known(node) == expected)
 
     plugin.end()
 
-    eventually(lambda: known(node) == {})
+    awaited(lambda: known(node) == {})
     plugin.serve()
-    eventually(lambda: known(node) == expected)
+    awaited(lambda: known(node) == expected)
 
 
 def test_health_of_a_device_without_further_reports_expires(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, health_timeout_seconds=0.2))
     plugin = node.plugin(health=[health("gpu-0", pb.HealthStatus.HEALTHY)])
-    eventually(lambda: known(node))
+    awaited(lambda: known(node))
 
     plugin.health = []
 
-    eventually(lambda: known(node) == {})
+    awaited(lambda: known(node) == {})

@@ -2,13 +2,14 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_simulator import runtime
-from dra_simulator.runtime import ContainerError, DeviceNode, Mount
+from dra_simulator.runtime import Container, ContainerError, DeviceNode, Mount
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 
 Json = dict[str, Any]
@@ -26,132 +27,111 @@ def cdi_device(name: str = "a", **edits: Any) -> Json:
     return {"name": name, "containerEdits": edits or {"env": ["A=1"]}}
 
 
-def write(folder: Path, document: Json, name: str = "spec.json") -> Path:
-    """Write the spec to a file and return its path."""
+def write(folder: Path, *devices: Json, name: str = "spec.json", **fields: Any) -> Path:
+    """Write a spec to a file and return its path."""
     folder.mkdir(exist_ok=True)
     path = folder / name
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(cdi_spec(*devices, **fields)))
     return path
 
 
-def ids(*names: str) -> list[str]:
-    """Return the qualified names of devices."""
-    return [f"{KIND}={name}" for name in names]
+def container(names: str, *folders: Path) -> Container:
+    """Return a container with the devices of these one-letter names."""
+    ids = [f"{KIND}={name}" for name in names]
+    return runtime.container(ids, folders, env={"HOME": "/", "B": "0"})
 
 
 def test_spec_edits_apply_once_and_before_those_of_the_devices(tmp_path: Path) -> None:
     shared = {"env": ["ORDER=spec", "SPEC=1"], "mounts": []}
     first, second = cdi_device("a", env=["ORDER=a"]), cdi_device("b", env=["B=1", "SPEC=2"])
-    write(tmp_path, cdi_spec(first, second, containerEdits=shared))
+    write(tmp_path, first, second, containerEdits=shared)
 
-    made = runtime.container(ids("a", "b"), [tmp_path], env={"HOME": "/", "B": "0"})
+    made = container("ab", tmp_path)
 
     # If the spec's edits applied again with device b, ORDER would have the spec's value.
-    assert made.env == {"HOME": "/", "B": "1", "ORDER": "a", "SPEC": "2"}
-    assert list(made.env) == ["HOME", "B", "ORDER", "SPEC"]
+    assert [*made.env.items()] == [("HOME", "/"), ("B", "1"), ("ORDER", "a"), ("SPEC", "2")]
 
 
 def test_repeated_cdi_id_counts_once(tmp_path: Path) -> None:
-    write(tmp_path, cdi_spec(cdi_device("a", env=["A=a"]), cdi_device("b", env=["A=b"])))
+    write(tmp_path, cdi_device("a", env=["A=a"]), cdi_device("b", env=["A=b"]))
 
-    made = runtime.container(ids("a", "b", "a"), [tmp_path])
-
-    assert made.env == {"A": "b"}
+    assert container("aba", tmp_path).env["A"] == "b"
 
 
-def test_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
-    def node(host: str) -> list[Json]:
-        return [{"path": "/dev/gpu", "hostPath": host, "type": "c", "major": 195, "minor": 0}]
+def test_device_node_and_mount_at_the_same_path_replace_the_earlier(tmp_path: Path) -> None:
+    devices = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        node = {"path": "/dev/gpu", "hostPath": f"/{name}", "type": "c", "major": 195, "minor": 0}
+        mount = {"hostPath": f"{tmp_path}/{name}", "containerPath": "/lib/x", "options": ["ro"]}
+        devices.append(cdi_device(name, deviceNodes=[node], mounts=[mount]))
+    write(tmp_path, *devices)
 
-    write(
-        tmp_path,
-        cdi_spec(cdi_device("a", deviceNodes=node("/x")), cdi_device("b", deviceNodes=node("/y"))),
-    )
+    made = container("ab", tmp_path)
 
-    made = runtime.container(ids("a", "b"), [tmp_path])
-
-    assert made.device_nodes == (DeviceNode(path="/dev/gpu", host_path="/y", kind="c"),)
+    assert made.device_nodes == (DeviceNode(path="/dev/gpu", host_path="/b", kind="c"),)
+    expected = Mount(host_path=f"{tmp_path}/b", container_path="/lib/x", options=("ro",))
+    assert made.mounts == (expected,)
 
 
 def test_device_node_without_type_gets_the_type_of_the_hosts_node(tmp_path: Path) -> None:
     pipe = tmp_path / "gpu0"
     os.mkfifo(pipe)
     nodes = [{"path": "/dev/gpu0", "hostPath": str(pipe), "permissions": "rw"}]
-    write(tmp_path, cdi_spec(cdi_device(deviceNodes=nodes)))
-
-    made = runtime.container(ids("a"), [tmp_path])
+    write(tmp_path, cdi_device(deviceNodes=nodes))
 
     expected = DeviceNode(path="/dev/gpu0", host_path=str(pipe), kind="p", permissions="rw")
-    assert made.device_nodes == (expected,)
+    assert container("a", tmp_path).device_nodes == (expected,)
 
 
-@pytest.mark.parametrize("kind", ["missing", "file", "other type"])
+@pytest.mark.parametrize("create", [lambda _: None, Path.touch, os.mkfifo])
 def test_container_with_missing_or_wrong_host_device_is_not_created(
-    tmp_path: Path, kind: str
+    tmp_path: Path, create: Callable[[Path], None]
 ) -> None:
     host = tmp_path / "gpu0"
-    if kind == "file":
-        host.write_text("")
-    elif kind == "other type":
-        os.mkfifo(host)
-    entry: Json = {"path": "/dev/gpu0", "hostPath": str(host)}
-    write(tmp_path, cdi_spec(cdi_device(deviceNodes=[{**entry, "type": "c"}])))
+    create(host)
+    entry = {"path": "/dev/gpu0", "hostPath": str(host), "type": "c"}
+    write(tmp_path, cdi_device(deviceNodes=[entry]))
 
     with pytest.raises(ContainerError, match=f"CDI host device {host}: "):
-        runtime.container(ids("a"), [tmp_path])
+        container("a", tmp_path)
 
 
-def test_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
-    first, second = tmp_path / "one", tmp_path / "two"
-    first.mkdir()
-    second.mkdir()
-    mounts = [
-        {"hostPath": str(source), "containerPath": "/lib/x", "options": ["ro", "bind"]}
-        for source in (first, second)
-    ]
-    write(tmp_path, cdi_spec(cdi_device(mounts=mounts)))
+@pytest.mark.parametrize(
+    ("names", "edits", "fields", "error"),
+    [
+        (
+            "a",
+            {"mounts": [{"hostPath": "/nowhere", "containerPath": "/lib/x"}]},
+            {},
+            "error mounting .*/nowhere.* to rootfs at /lib/x",
+        ),
+        ("ab", {}, {}, r"unresolvable CDI devices example\.com/gpu=b$"),
+        ("a", {}, {"version": "9.0.0"}, "unresolvable .*gpu=a; /.*/spec.json: .*cdiVersion"),
+    ],
+    ids=["mount source", "missing device", "invalid spec"],
+)
+def test_container_is_not_created_and_the_error_names_what_is_missing(
+    tmp_path: Path, names: str, edits: Json, fields: Json, error: str
+) -> None:
+    write(tmp_path, cdi_device("a", **edits), **fields)
 
-    made = runtime.container(ids("a"), [tmp_path])
-
-    expected = Mount(host_path=str(second), container_path="/lib/x", options=("ro", "bind"))
-    assert made.mounts == (expected,)
-
-
-def test_container_with_missing_mount_source_is_not_created(tmp_path: Path) -> None:
-    mounts = [{"hostPath": str(tmp_path / "none"), "containerPath": "/lib/x"}]
-    write(tmp_path, cdi_spec(cdi_device(mounts=mounts)))
-
-    with pytest.raises(ContainerError, match=r"error mounting .*/none to rootfs at /lib/x"):
-        runtime.container(ids("a"), [tmp_path])
-
-
-def test_error_names_devices_that_no_spec_describes(tmp_path: Path) -> None:
-    write(tmp_path, cdi_spec(cdi_device("a")))
-
-    with pytest.raises(ContainerError, match=r"unresolvable CDI devices example\.com/gpu=b$"):
-        runtime.container(ids("a", "b"), [tmp_path])
-
-
-def test_error_names_invalid_specs_beside_the_missing_device(tmp_path: Path) -> None:
-    path = write(tmp_path, cdi_spec(cdi_device("a"), version="9.0.0"))
-
-    with pytest.raises(ContainerError, match=f"unresolvable .*gpu=a; {path}: .*cdiVersion"):
-        runtime.container(ids("a"), [tmp_path])
+    with pytest.raises(ContainerError, match=error):
+        container(names, tmp_path)
 
 
 def test_later_folder_overrides_earlier_one(tmp_path: Path) -> None:
-    low, high = tmp_path / "etc", tmp_path / "run"
-    write(low, cdi_spec(cdi_device(env=["FROM=etc"])))
-    write(high, cdi_spec(cdi_device(env=["FROM=run"])))
+    for name in ("etc", "run"):
+        write(tmp_path / name, cdi_device(env=[f"FROM={name}"]))
 
-    made = runtime.container(ids("a"), [low, high, tmp_path / "absent"])
+    made = container("a", tmp_path / "etc", tmp_path / "run", tmp_path / "absent")
 
-    assert made.env == {"FROM": "run"}
+    assert made.env["FROM"] == "run"
 
 
 def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
-    write(tmp_path, cdi_spec(cdi_device("a"), cdi_device("b")), "one.json")
-    write(tmp_path, cdi_spec(cdi_device("a")), "two.json")
+    write(tmp_path, cdi_device("a"), cdi_device("b"), name="one.json")
+    write(tmp_path, cdi_device("a"), name="two.json")
 
     found = runtime.cdi_devices([tmp_path])
 
@@ -160,14 +140,14 @@ def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
 
 
 def test_other_files_are_ignored_and_invalid_ones_are_reported(tmp_path: Path) -> None:
-    write(tmp_path, cdi_spec(cdi_device("a")))
-    (tmp_path / ".spec.json.tmp").write_text("{")
-    (tmp_path / "broken.json").write_text("{")
-    (tmp_path / "list.yaml").write_text("- a\n")
-    (tmp_path / "good.yaml").write_text(
+    write(tmp_path, cdi_device("a"))
+    good = (
         "cdiVersion: 0.3.0\nkind: example.com/net\n"
         "devices: [{name: n, containerEdits: {env: ['N=1']}}]\n"
     )
+    files = {".a.json.tmp": "{", "broken.json": "{", "list.yaml": "- a\n", "good.yaml": good}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
 
     found = runtime.cdi_devices([tmp_path])
 

@@ -15,11 +15,12 @@ from dra_simulator.rest import (
     PODS,
     SLICES,
     Client,
+    Resource,
 )
 from dra_simulator.scheduler import Scheduler
-from tests.dra_simulator.waiting import always, eventually
 from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
+from tests.support.waiting import PATIENCE_SECONDS, awaited
 
 
 @pytest.fixture
@@ -49,10 +50,8 @@ def node_of(client: Client, pod: str) -> str:
 def reason_of(client: Client, pod: str) -> tuple[str, ...]:
     """Return reason and message of the PodScheduled condition; empty unless it is False."""
     conditions = client.get(PODS, pod, "default")["status"].get("conditions", [])
-    for condition in conditions:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return condition["reason"], condition["message"]
-    return ()
+    unmet = [c for c in conditions if (c["type"], c["status"]) == ("PodScheduled", "False")]
+    return (unmet[0]["reason"], unmet[0]["message"]) if unmet else ()
 
 
 @pytest.mark.usefixtures("gpu")
@@ -61,24 +60,22 @@ def test_pod_gets_devices_and_a_node(client: Client) -> None:
 
     pod = add_claim_and_pod(client, "a", half)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
     claim = client.get(CLAIMS, "a", "default")
     assert claim["metadata"]["finalizers"] == [FINALIZER]
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert result["consumedCapacity"] == {"tflops": "50", "vram": "20Gi"}
-    assert claim["status"]["reservedFor"] == [
-        {"resource": "pods", "name": "a", "uid": pod["metadata"]["uid"]}
-    ]
+    assert claim["status"]["reservedFor"] == [objects.consumer(pod)]
+    text = f"Successfully assigned default/a to {NODE}"
+    awaited(lambda: events(client) == [("a", "Normal", "Scheduled", text, "default-scheduler")])
 
 
 @pytest.mark.usefixtures("gpu")
 def test_catch_up_returns_after_every_pod_was_tried(scheduler: Scheduler, client: Client) -> None:
-    whole = objects.exactly()
+    for name in ("a", "b"):
+        add_claim_and_pod(client, name)
 
-    add_claim_and_pod(client, "a", whole)
-    add_claim_and_pod(client, "b", whole)
-
-    assert scheduler.catch_up(seconds=60)
+    assert scheduler.catch_up(seconds=PATIENCE_SECONDS)
     assert node_of(client, "a") == NODE
     assert reason_of(client, "b")[0] == "Unschedulable"
 
@@ -87,39 +84,33 @@ def test_catch_up_of_a_stopped_scheduler_times_out(api: ApiServer) -> None:
     assert not Scheduler(api.url).catch_up(seconds=0)
 
 
-def test_pending_pods_are_scheduled_in_the_order_of_their_creation(
-    api: ApiServer, client: Client
-) -> None:
+@pytest.mark.usefixtures("scheduler")
+def test_pending_pods_are_scheduled_in_the_order_of_their_creation(client: Client) -> None:
     client.create(NODES, objects.node())
     for name in ("z", "y", "x"):
         add_claim_and_pod(client, name)
+    awaited(lambda: reason_of(client, "x"))
 
-    with Scheduler(api.url):
-        eventually(lambda: reason_of(client, "x"))
-        two = [objects.device(name) for name in ("gpu-0", "gpu-1")]
-        client.create(SLICES, objects.resource_slice(*two))
+    two = [objects.device(name) for name in ("gpu-0", "gpu-1")]
+    client.create(SLICES, objects.resource_slice(*two))
 
-        # One of them may have to be tried again, if its pod changed meanwhile.
-        eventually(lambda: node_of(client, "y") == node_of(client, "z") == NODE)
-        always(lambda: node_of(client, "x") == "")
+    # One of them may have to be tried again, if its pod changed meanwhile.
+    awaited(lambda: node_of(client, "y") == node_of(client, "z") == NODE)
+    assert node_of(client, "x") == ""
 
 
 def test_pods_are_scheduled_after_bookmarks() -> None:
     with ApiServer(bookmark_seconds=0.02) as server, Scheduler(server.url) as scheduler:
         client = Client(server.url)
-        client.create(CLASSES, objects.device_class())
         client.create(NODES, objects.node())
-        client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
-        client.create(CLAIMS, objects.claim(name="a"))
-        assert scheduler.catch_up(seconds=60)
+        assert scheduler.catch_up(seconds=PATIENCE_SECONDS)
         watch = client.watch(PODS, client.list(PODS).resource_version)
-        bookmarks = [event["type"] for event in islice(watch, 5)]
+        assert {event["type"] for event in islice(watch, 5)} == {"BOOKMARK"}
         watch.release()
 
-        client.create(PODS, objects.pod("a", claim_name="a"))
+        client.create(PODS, objects.pod("a"))
 
-        assert bookmarks == ["BOOKMARK"] * 5
-        eventually(lambda: node_of(client, "a") == NODE)
+        awaited(lambda: node_of(client, "a") == NODE)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -127,30 +118,30 @@ def test_unschedulable_pod_gives_the_reason_and_is_scheduled_once_capacity_is_fr
     client: Client,
 ) -> None:
     add_claim_and_pod(client, "a")
-    eventually(lambda: node_of(client, "a"))
+    awaited(lambda: node_of(client, "a"))
 
     add_claim_and_pod(client, "b")
 
-    reason, message = eventually(lambda: reason_of(client, "b"))
-    assert reason == "Unschedulable"
-    assert message == (
+    text = (
         "0/1 nodes are available: 1 cannot allocate all claims. "
         f"({DRIVER}/{NODE}/gpu-0: tflops 100 of 100 taken, 100 more do not fit)"
     )
-    assert eventually(lambda: events(client, "b"))[-1] == ("FailedScheduling", message)
+    awaited(lambda: reason_of(client, "b") == ("Unschedulable", text))
+    event = ("b", "Warning", "FailedScheduling", text, "default-scheduler")
+    awaited(lambda: event in events(client))
 
     first = client.get(CLAIMS, "a", "default")
     client.replace_status(CLAIMS, {**first, "status": {}})
 
-    eventually(lambda: node_of(client, "b") == NODE)
+    awaited(lambda: node_of(client, "b") == NODE)
 
 
-def events(client: Client, pod: str) -> list[tuple[str, str]]:
-    """Return reason and message of each Event of a pod."""
+def events(client: Client) -> list[tuple[str, str, str, str, str]]:
+    """Return pod, type, reason, message and reporter of each Event."""
+    fields = ("type", "reason", "message", "reportingComponent")
     return [
-        (event["reason"], event["message"])
+        (event["involvedObject"]["name"], *(event[field] for field in fields))
         for event in client.list(EVENTS).items
-        if event["involvedObject"]["name"] == pod
     ]
 
 
@@ -160,50 +151,67 @@ def test_pods_go_to_the_node_with_the_devices_or_of_the_allocated_claim(client: 
         client.create(NODES, objects.node(name))
 
     add_claim_and_pod(client, "a")
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
     client.create(PODS, objects.pod("b", claim_name="a"))
 
-    eventually(lambda: node_of(client, "b") == NODE)
+    awaited(lambda: node_of(client, "b") == NODE)
     status = client.get(CLAIMS, "a", "default")["status"]
     assert {consumer["name"] for consumer in status["reservedFor"]} == {"a", "b"}
 
 
 @pytest.mark.usefixtures("scheduler")
 def test_message_counts_unfit_nodes_by_reason(client: Client) -> None:
-    closed = objects.node("node-b")
-    closed["spec"] = {"unschedulable": True}
-    client.create(NODES, closed)
+    client.create(NODES, {**objects.node("node-b"), "spec": {"unschedulable": True}})
     client.create(NODES, objects.node())
     pod = objects.pod("a")
     pod["spec"]["nodeSelector"] = {"zone": "east"}
 
     client.create(PODS, pod)
 
-    _, message = eventually(lambda: reason_of(client, "a"))
-    assert message == (
+    assert awaited(lambda: reason_of(client, "a"))[1] == (
         "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector,"
         " 1 node(s) were unschedulable."
     )
 
 
+ERROR = 'running "DynamicResources" filter plugin: '
+
+
 @pytest.mark.usefixtures("gpu")
-def test_pod_waits_for_its_claim(client: Client) -> None:
+@pytest.mark.parametrize(
+    ("claims", "reason", "missing"),
+    [
+        ([], ("Unschedulable", 'resourceclaim "a" not found'), (CLAIMS, objects.claim(name="a"))),
+        (
+            [objects.claim(objects.exactly(deviceClassName="other"), name="a")],
+            ("SchedulerError", f"{ERROR}request gpu: device class other does not exist"),
+            (CLASSES, objects.device_class("other")),
+        ),
+    ],
+    ids=["claim", "device class"],
+)
+def test_pod_waits_for_what_is_missing(
+    client: Client, claims: list[Json], reason: tuple[str, str], missing: tuple[Resource, Json]
+) -> None:
+    for claim in claims:
+        client.create(CLAIMS, claim)
     client.create(PODS, objects.pod("a", claim_name="a"))
-    expected = ("Unschedulable", 'resourceclaim "a" not found')
-    eventually(lambda: reason_of(client, "a") == expected)
+    awaited(lambda: reason_of(client, "a") == reason)
 
-    client.create(CLAIMS, objects.claim(name="a"))
+    client.create(*missing)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
 
 
-@pytest.mark.usefixtures("scheduler")
-def test_pod_whose_generated_claim_is_missing_is_not_queued(client: Client) -> None:
+def test_pod_whose_generated_claim_is_missing_is_not_queued(
+    client: Client, scheduler: Scheduler
+) -> None:
     client.create(NODES, objects.node())
 
     client.create(PODS, objects.pod("a", template_name="none"))
 
-    always(lambda: reason_of(client, "a") == () and node_of(client, "a") == "")
+    assert scheduler.catch_up(seconds=PATIENCE_SECONDS)
+    assert (reason_of(client, "a"), node_of(client, "a")) == ((), "")
 
 
 def test_pod_with_failing_selector_waits_until_the_device_changes(
@@ -211,36 +219,23 @@ def test_pod_with_failing_selector_waits_until_the_device_changes(
 ) -> None:
     model = objects.expressions(f'device.attributes["{DRIVER}"].model == "A100"')
     add_claim_and_pod(client, "a", objects.exactly(selectors=model))
-    expected = 'running "DynamicResources" filter plugin: claim default/a: selector #0 on device'
-    reason, message = eventually(lambda: reason_of(client, "a"))
+    reason, message = awaited(lambda: reason_of(client, "a"))
     assert reason == "SchedulerError"
-    assert message.startswith(expected)
+    assert message.startswith(f"{ERROR}claim default/a: selector #0 on device")
 
     gpu["spec"]["devices"] = [objects.device("gpu-0", model="A100")]
     client.replace(SLICES, gpu)
 
-    eventually(lambda: node_of(client, "a") == NODE)
+    awaited(lambda: node_of(client, "a") == NODE)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_pod_with_missing_device_class_waits_until_it_exists(client: Client) -> None:
-    add_claim_and_pod(client, "a", objects.exactly(deviceClassName="other"))
-    _, message = eventually(lambda: reason_of(client, "a"))
-    assert message.endswith("request gpu: device class other does not exist")
-
-    client.create(CLASSES, objects.device_class("other"))
-
-    eventually(lambda: node_of(client, "a") == NODE)
-
-
-@pytest.mark.usefixtures("scheduler")
-def test_pod_being_deleted_is_not_scheduled(client: Client) -> None:
+def test_pod_being_deleted_is_not_scheduled(client: Client, scheduler: Scheduler) -> None:
     pod = objects.pod("a")
     pod["metadata"]["finalizers"] = ["example.com/keep"]
     client.create(PODS, pod)
-    eventually(lambda: reason_of(client, "a"))
     client.delete(PODS, "a", "default", grace_seconds=0)
 
     client.create(NODES, objects.node())
 
-    always(lambda: node_of(client, "a") == "")
+    assert scheduler.catch_up(seconds=PATIENCE_SECONDS)
+    assert node_of(client, "a") == ""

@@ -51,8 +51,8 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def node(lanes: Sequence[Lane], nvml: Path) -> Iterator[Node]:
     """Return a node without a running plugin."""
-    with ExitStack() as until:
-        yield node_on(lanes[0], nvml, until)
+    with node_on(lanes[0], nvml) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ test. A first run is traced and lists the points that it passes, such as ``befor
 """
 
 import ctypes
-import errno
 import mmap
 import time
 from collections import Counter
@@ -164,24 +163,13 @@ class FaultPoints:
         self._page.mode = _OFF
 
     @contextmanager
-    def full(self, folder: Path, *, room: int = 0) -> Iterator[None]:
-        """Simulate a full disk below this folder; only removing files there makes room.
+    def disk(self, folder: Path, error: int, *, room: int = 0) -> Iterator[None]:
+        """Simulate a full (ENOSPC) or read-only (EROFS) disk below this folder.
 
         Args:
-            folder: The folder.
-            room: Bytes that are left at the beginning.
+            room: Bytes that are left at the beginning on a full disk, where only removing files
+                makes room.
         """
-        with self._refusing(folder, errno.ENOSPC, room):
-            yield
-
-    @contextmanager
-    def read_only(self, folder: Path) -> Iterator[None]:
-        """Simulate a read-only disk below this folder."""
-        with self._refusing(folder, errno.EROFS):
-            yield
-
-    @contextmanager
-    def _refusing(self, folder: Path, error: int, room: int = 0) -> Iterator[None]:
         self._page.broken = str(folder).encode()
         self._page.room = room
         self._page.error = error

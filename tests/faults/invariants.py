@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -44,8 +44,7 @@ class Disk(Protocol):
         ...
 
 
-_VRAM: Final = 80 * GIB * NANO
-_TFLOPS: Final = 312 * NANO
+_SIZES: Final = {"vram": 80 * GIB * NANO, "limits": 80 * GIB * NANO, "tflops": 312 * NANO}
 
 
 def records(data_folder: Path) -> dict[str, PreparedClaim]:
@@ -64,35 +63,32 @@ def violations(node: Disk) -> list[str]:
 def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     enforcer = TensorFusion(root=str(node.tensor_fusion_root))
     folder = str(node.metadata_folder)
-    specs = {uid: cdi.spec(claim, enforcer, metadata_folder=folder) for uid, claim in held.items()}
-    yield from _differences(
-        node.cdi_folder,
-        {f"{names.CDI_FILE_PREFIX}{uid}.json": _as_file(spec) for uid, spec in specs.items()},
-    )
-    limits = {uid: prepared.limits_document(claim) for uid, claim in held.items()}
-    yield from _differences(
-        node.limits_folder,
-        {f"{uid}.json": _as_file(found) for uid, found in limits.items()},
-    )
-    described = (
-        device_metadata.documents(claim, claim.metadata)
+    specs = {
+        f"{names.CDI_FILE_PREFIX}{uid}": [cdi.spec(claim, enforcer, metadata_folder=folder)]
+        for uid, claim in held.items()
+    }
+    limits = {uid: [prepared.limits_document(claim)] for uid, claim in held.items()}
+    described = {
+        name: documents
         for claim in held.values()
         if claim.metadata
-    )
-    yield from _differences(
-        node.metadata_folder,
-        {
-            f"{name}.json": b"".join(map(_as_file, found))
-            for documents in described
-            for name, found in documents.items()
-        },
-    )
+        for name, documents in device_metadata.documents(claim, claim.metadata).items()
+    }
+    yield from _differences(node.cdi_folder, specs)
+    yield from _differences(node.limits_folder, limits)
+    yield from _differences(node.metadata_folder, described)
     yield from over_capacity(held)
 
 
-def _differences(folder: Path, expected: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield the differences between a folder, with hidden files, and its expected content."""
+def _differences(
+    folder: Path, documents: Mapping[str, Iterable[Mapping[str, Any]]]
+) -> Iterator[str]:
+    """Yield the differences between a folder, with hidden files, and its expected documents."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+    expected = {
+        f"{name}.json": "".join(f"{json.dumps(each)}\n" for each in lines).encode()
+        for name, lines in documents.items()
+    }
     for name in sorted(found.keys() | expected.keys()):
         if name not in expected:
             yield f"{folder.name}: left over: {name}"
@@ -104,28 +100,21 @@ def _differences(folder: Path, expected: Mapping[str, bytes]) -> Iterator[str]:
 
 def over_capacity(held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     """Yield cards (312 TFLOPS, 80Gi) with more shares, or higher limits, than their size."""
-    vram: Counter[str] = Counter()
-    tflops: Counter[str] = Counter()
-    lent: Counter[str] = Counter()
+    used: Counter[tuple[str, str]] = Counter()
     for claim in held.values():
         for share in claim.shares:
-            vram[share.device] += share.consumed["vram"].nano
-            tflops[share.device] += share.consumed["tflops"].nano
-            lent[share.device] += share.limit.vram_bytes * NANO if share.limit else 0
-    for what, taken, total in (("vram", vram, _VRAM), ("tflops", tflops, _TFLOPS)):
-        yield from (f"{card}: {what} {n} of {total}" for card, n in taken.items() if n > total)
-    yield from (f"{card}: limits of {n} over {_VRAM}" for card, n in lent.items() if n > _VRAM)
-
-
-def _as_file(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document) + "\n").encode()
+            limit = share.limit.vram_bytes * NANO if share.limit else 0
+            taken = {name: share.consumed[name].nano for name in ("vram", "tflops")}
+            for name, amount in {**taken, "limits": limit}.items():
+                used[name, share.device] += amount
+    for (name, card), amount in used.items():
+        if amount > _SIZES[name]:
+            yield f"{card}: {name} of {amount}, expected at most {_SIZES[name]}"
 
 
 def leftovers(node: Disk) -> list[str]:
     """Return the files and records that remain after all claims were unprepared."""
     shm = node.tensor_fusion_root / "shm" / "default"
-    left = [*node.cdi_folder.iterdir(), *(shm.iterdir() if shm.exists() else ())]
-    for folder in (node.limits_folder, node.metadata_folder):
-        if folder.exists():
-            left += folder.iterdir()
-    return [str(path) for path in left] + list(records(node.data_folder))
+    folders = (node.cdi_folder, node.limits_folder, node.metadata_folder, shm)
+    left = [str(path) for folder in folders if folder.exists() for path in folder.iterdir()]
+    return left + list(records(node.data_folder))

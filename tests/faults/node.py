@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,10 @@ from dra_simulator.node import plugin
 from dra_simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.kubelet.dra import MAX_STREAMS
 from tests.discovery.nvml import nvml_machine
+from tests.support.builders.documents import claim_document, slice_document
+from tests.support.builders.stored_claims import allocation_result
 from tests.support.forks import Starter
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -27,11 +29,17 @@ if TYPE_CHECKING:
     from tensorfusion_dra.app.simulate.plugin_process import Process
 
 NODE_NAME: Final = "node-01"
-POOL: Final = f"default/{NODE_NAME}"
+
 CARDS: Final = 2
 
 Answer = dict[str, str | list[tuple[str, ...]]]
 """By claim UID: an error, or for each device the fields that the kubelet keeps."""
+
+
+_OTHER_WORKERS: Final = 32 - MAX_STREAMS
+"""Threads that serve calls other than streams; a new one starts when all are busy."""
+_SAME_READINGS: Final = 15
+"""Number of equal readings in a row that count as settled."""
 
 
 def device(card: int) -> str:
@@ -52,6 +60,10 @@ class Node:
         self.root: Final = folder / "n"
         self.kubelet_root: Final = self.root / "k"
         self.data_folder: Final = self.kubelet_root / "plugins" / names.DRIVER
+        self.registration_socket: Final = (
+            self.kubelet_root / "plugins_registry" / f"{names.DRIVER}-reg.sock"
+        )
+        self.dra_socket: Final = self.data_folder / "dra.sock"
         self.cdi_folder: Final = self.root / "cdi"
         self.metadata_folder: Final = self.data_folder / names.METADATA_FOLDER
         self.tensor_fusion_root: Final = self.root / "tf"
@@ -66,10 +78,14 @@ class Node:
         self.client.create(
             NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
         )
-        self.nvml_answers: Final = folder / "nvml"
-        self.set_cards(CARDS)
-        self._build_disk(folder)
-        self.flags: Final = [
+        self._nvml_answers: Final = folder / "nvml"
+        cards = [nvml_machine.card(index) for index in range(CARDS)]
+        self._nvml_answers.write_text(nvml_machine.answers(*cards), encoding="utf-8")
+        nvml_machine.provide_driver(folder, cards=CARDS)
+        for path in (self.cdi_folder, self.tensor_fusion_root):
+            path.mkdir(parents=True)
+        (self.tensor_fusion_root / "libcuda_limiter.so").touch()
+        self._flags: Final = [
             *("--node-name", NODE_NAME),
             *("--kubeconfig", str(self.server.kubeconfig(folder / "kubeconfig"))),
             *("--kubelet-root", str(self.kubelet_root)),
@@ -87,34 +103,17 @@ class Node:
             *("--poll-seconds", "86400"),
         ]
 
-    def _build_disk(self, folder: Path) -> None:
-        for path in (self.cdi_folder, self.tensor_fusion_root, folder / "dev"):
-            path.mkdir(parents=True)
-        (self.tensor_fusion_root / "libcuda_limiter.so").touch()
-        for node in ("nvidiactl", "nvidia-uvm", *(f"nvidia{card}" for card in range(CARDS))):
-            (folder / "dev" / node).symlink_to("/dev/null")
-        libraries = folder / "driver" / "usr" / "lib64"
-        libraries.mkdir(parents=True)
-        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            (libraries / library).touch()
-
     def close(self) -> None:
         """Stop the node plugin and the API server."""
-        if self._process is not None:
-            self.end(signal.SIGKILL)
+        self.kill()
         self.server.stop()
-
-    def set_cards(self, count: int) -> None:
-        """Let NVML report this number of cards from the next reading on."""
-        cards = (nvml_machine.card(index) for index in range(count))
-        self.nvml_answers.write_text(nvml_machine.answers(*cards), encoding="utf-8")
 
     # The process
 
     def launch(self) -> None:
         """Start the node plugin without waiting; it may die at any step."""
-        environment = {"STAND_IN_GPUS": str(self.nvml_answers)}
-        arguments = ("node-plugin", *self.flags)
+        environment = {"STAND_IN_GPUS": str(self._nvml_answers)}
+        arguments = ("node-plugin", *self._flags)
         self._process = self._starter.start(arguments, self.log_file, environment)
 
     def start(self) -> None:
@@ -137,41 +136,31 @@ class Node:
 
         If it does not end in time, kill it and return None.
         """
-        assert self._process is not None
-        code: int | None = None
+        process, self._process = self._process, None
+        assert process is not None
         try:
-            code = self._process.wait(seconds)
+            return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
-            self._process.wait(PATIENCE_SECONDS)
-        self._process = None
-        return code
+            process.kill()
+            process.wait(PATIENCE_SECONDS)
+        return None
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int | None:
-        """Send this signal and return the exit code; None if the node plugin did not end."""
-        os.kill(self.pid, number)
+    def end(self) -> int | None:
+        """Stop the node plugin in order; return its exit code, None if it did not end."""
+        os.kill(self.pid, signal.SIGTERM)
         return self.wait()
 
-    @property
-    def has_process(self) -> bool:
-        """True if there is a node plugin, dead or alive."""
-        return self._process is not None
+    def kill(self) -> None:
+        """Kill the node plugin if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
 
     @property
     def pid(self) -> int:
         """Process ID of the running node plugin."""
         assert self._process is not None
         return self._process.pid
-
-    @property
-    def registration_socket(self) -> Path:
-        """Socket on which the kubelet registers the plugin."""
-        return self.kubelet_root / "plugins_registry" / f"{names.DRIVER}-reg.sock"
-
-    @property
-    def dra_socket(self) -> Path:
-        """Socket on which the kubelet calls the plugin."""
-        return self.data_folder / "dra.sock"
 
     def log(self) -> str:
         """Return the end of the plugin's log."""
@@ -215,26 +204,11 @@ class Node:
     ) -> ClaimRef:
         """Create an allocated claim for a share of the card."""
         limit = {names.ANNOTATION_VRAM_LIMIT: vram_limit} if vram_limit else {}
-        requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
-        stored = self.client.create(
-            CLAIMS,
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": "default", "annotations": limit},
-                "spec": {"devices": {"requests": requests}},
-            },
-        )
-        result = {
-            "request": "gpu",
-            "driver": names.DRIVER,
-            "pool": POOL,
-            "device": device(card),
-            "shareID": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
-            "consumedCapacity": {"tflops": tflops, "vram": vram},
-        }
-        stored["status"] = {"allocation": {"devices": {"results": [result]}}}
-        self.client.replace_status(CLAIMS, stored)
+        metadata = {"name": name, "namespace": "default", "annotations": limit}
+        stored = self.client.create(CLAIMS, {**claim_document(), "metadata": metadata})
+        result = allocation_result(device(card), tflops=tflops, vram=vram)
+        allocation = {"devices": {"results": [result]}}
+        self.client.replace_status(CLAIMS, {**stored, "status": {"allocation": allocation}})
         return ClaimRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
     def slices(self) -> list[Json]:
@@ -244,11 +218,11 @@ class Node:
         )
 
     def put_slices(self, specs: Mapping[str, Json]) -> None:
-        """Replace the stored slices by these, given by name."""
+        """Replace the stored slices by new ones with these specs, by name."""
         for item in self.slices():
             self.client.delete(SLICES, item["metadata"]["name"])
-        for name, slice_ in specs.items():
-            self.client.create(SLICES, {**slice_, "metadata": {**slice_["metadata"], "name": name}})
+        for name, spec in specs.items():
+            self.client.create(SLICES, {**slice_document(name), "spec": spec})
 
 
 def _answer(entry: Any) -> str | list[tuple[str, ...]]:
@@ -275,3 +249,53 @@ def published(slices: Sequence[Json]) -> list[str]:
     if any(item["spec"]["pool"]["resourceSliceCount"] != len(found) for item in found):
         return []
     return sorted(entry["name"] for item in found for entry in item["spec"].get("devices") or [])
+
+
+# Leaked files and threads
+
+
+@contextlib.contextmanager
+def nothing_left_open(node: Node) -> Iterator[None]:
+    """Check that the block leaves the number of open files equal and adds only worker threads."""
+    with contextlib.ExitStack() as kubelets:
+        clients = [
+            kubelets.enter_context(PluginClient(node.dra_socket)) for _ in range(MAX_STREAMS)
+        ]
+        streams = [client.watch_health() for client in clients]
+        # The first reports are empty while the cards have not been read.
+        assert all(any(report.devices for report in stream) for stream in streams)
+    files, threads = _settled(node)
+    yield
+    files_after, threads_after = _settled(node)
+    assert len(files_after) == len(files), (
+        f"more: {sorted(files_after - files)}, fewer: {sorted(files - files_after)}"
+    )
+    assert threads <= threads_after <= threads + _OTHER_WORKERS
+
+
+def _settled(node: Node) -> tuple[frozenset[str], int]:
+    """Return open files and number of threads, once closed connections are gone."""
+    seen: list[tuple[frozenset[str], int]] = []
+
+    def is_settled() -> bool:
+        seen.append((_files(node.pid), len([*Path(f"/proc/{node.pid}/task").iterdir()])))
+        return len(seen) > _SAME_READINGS and len(set(seen[-_SAME_READINGS:])) == 1
+
+    assert eventually(is_settled), seen
+    return seen[-1]
+
+
+def _files(pid: int) -> frozenset[str]:
+    """Return each open file as descriptor and target.
+
+    Connections to the API server are left out, because a pool keeps as many as were ever in use at
+    the same time.
+    """
+    process = Path(f"/proc/{pid}")
+    tcp = (process / "net" / "tcp").read_text().splitlines()[1:]
+    connections = {f"socket:[{line.split()[9]}]" for line in tcp}
+    targets = set()
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed in the meantime
+            targets.add((link.name, str(link.readlink())))
+    return frozenset(f"{name} {target}" for name, target in targets if target not in connections)

@@ -9,7 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -117,8 +117,7 @@ class Story:
                 self._settle()
             else:
                 self.act(self)
-        if self.node.has_process:
-            self.node.end(signal.SIGKILL)
+        self.node.kill()
         return [point for point in found if not self._is_by_the_clock(point)]
 
     def _is_by_the_clock(self, point: Point) -> bool:
@@ -184,29 +183,41 @@ class Story:
         yield from invariants.leftovers(node)
 
 
-def killed(
-    lanes: Sequence[Lane], nvml: Path, story_of: Callable[[Node, FaultPoints], Story]
-) -> Mapping[Point, Sequence[str]]:
+StoryOf = Callable[[Node, FaultPoints], Story]
+"""Builds a story on a node."""
+
+
+@contextmanager
+def arranged(lane: Lane, nvml: Path, story_of: StoryOf) -> Iterator[Story]:
+    """Yield a story in its initial state, on a node of its own."""
+    with node_on(lane, nvml) as node:
+        story = story_of(node, lane.points)
+        story.arrange()
+        yield story
+
+
+def killed(lanes: Sequence[Lane], nvml: Path, story_of: StoryOf) -> Mapping[Point, Sequence[str]]:
     """Kill a story at all points, or a sample of them; return the violations by point."""
-    with ExitStack() as until:
-        stories = [story_of(node_on(lane, nvml, until), lane.points) for lane in lanes]
-        with ThreadPoolExecutor(len(stories)) as side_by_side:
-            list(side_by_side.map(Story.arrange, stories))
-            chosen = fault_points.sample(stories[0].every_point(), share=EFFORT)
-            parts = [chosen[number :: len(stories)] for number in range(len(stories))]
-            found = side_by_side.map(_run_at, stories, parts)
-            return {point: broken for part in found for point, broken in part.items()}
+    with ExitStack() as until, ThreadPoolExecutor(len(lanes)) as side_by_side:
+        stories = [until.enter_context(arranged(lane, nvml, story_of)) for lane in lanes]
+        chosen = fault_points.sample(stories[0].every_point(), share=EFFORT)
+
+        def run(number: int) -> dict[Point, Sequence[str]]:
+            points = chosen[number :: len(stories)]
+            return {point: stories[number].killed_at(point) for point in points}
+
+        parts = side_by_side.map(run, range(len(stories)))
+        return {point: broken for part in parts for point, broken in part.items()}
 
 
-def _run_at(story: Story, points: Sequence[Point]) -> Mapping[Point, Sequence[str]]:
-    return {point: story.killed_at(point) for point in points}
-
-
-def node_on(lane: Lane, nvml: Path, until: ExitStack) -> Node:
-    """Return a node without a running plugin; closing the stack removes it."""
-    folder = until.enter_context(tempfile.TemporaryDirectory(prefix="tff-"))
-    node = Node(Path(folder), lane.starter, nvml)
-    lane.points.watch(node.root)
-    until.callback(node.close)
-    until.callback(lane.points.disarm)
-    return node
+@contextmanager
+def node_on(lane: Lane, nvml: Path) -> Iterator[Node]:
+    """Yield a node without a running plugin."""
+    with tempfile.TemporaryDirectory(prefix="tff-") as folder:
+        node = Node(Path(folder), lane.starter, nvml)
+        lane.points.watch(node.root)
+        try:
+            yield node
+        finally:
+            lane.points.disarm()
+            node.close()

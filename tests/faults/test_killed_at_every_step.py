@@ -5,12 +5,11 @@ other files exist, no card is over-committed, the slices are published, and repe
 kubelet get the same answers as before.
 """
 
-import copy
 import os
 import re
+import shutil
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node
-from tests.faults.stories import Lane, Story, killed, node_on
+from tests.faults.stories import Lane, Story, StoryOf, arranged, killed
 from tests.support.forks import Commands
 from tests.support.tally import POINTS_KILLED, Tally
 
@@ -30,14 +29,11 @@ SLICE = "tensor-fusion-resource-slice-node-01"
 
 def first_start(node: Node, points: FaultPoints) -> Story:
     """Start without records, sockets and slices."""
-    untouched = node.root.parent / "untouched"
 
     def disturb() -> None:
         for folder in (node.kubelet_root, node.limits_folder):
-            if folder.exists():
-                folder.rename(untouched / folder.name)
+            shutil.rmtree(folder, ignore_errors=True)
 
-    untouched.mkdir()
     return Story(node=node, points=points, disturb=disturb, reset=lambda: node.put_slices({}))
 
 
@@ -70,12 +66,9 @@ def start_that_recovers(node: Node, points: FaultPoints) -> Story:
 
     def reset() -> None:
         """Store an old slice with one of the cards, and a slice that is no longer needed."""
-        (stored,) = (item for item in node.slices() if item["metadata"]["name"] == SLICE)
-        old = copy.deepcopy(stored)
-        for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
-            old["metadata"].pop(field, None)
-        old["spec"]["pool"] |= {"generation": 3, "resourceSliceCount": 2}
-        old["spec"]["devices"] = old["spec"]["devices"][:1]
+        (old,) = (item["spec"] for item in node.slices() if item["metadata"]["name"] == SLICE)
+        old["pool"] |= {"generation": 3, "resourceSliceCount": 2}
+        old["devices"] = old["devices"][:1]
         node.put_slices({SLICE: old, f"{SLICE}-1": old})
 
     return Story(
@@ -102,6 +95,7 @@ def prepare(node: Node, points: FaultPoints) -> Story:
 
 def prepare_again(node: Node, points: FaultPoints) -> Story:
     """Prepare a claim again whose files were deleted while the plugin ran."""
+    a = node.claim("a", 0, vram="16Gi")
 
     def act(story: Story) -> None:
         for folder in (node.cdi_folder, node.limits_folder, node.metadata_folder):
@@ -109,7 +103,6 @@ def prepare_again(node: Node, points: FaultPoints) -> Story:
                 path.unlink()
         story.prepare(a)
 
-    a = node.claim("a", 0, vram="16Gi")
     return Story(
         node=node, points=points, refs=(a,), before=lambda story: story.prepare(a), act=act
     )
@@ -146,7 +139,7 @@ def stop(node: Node, points: FaultPoints) -> Story:
     ids=lambda story_of: str(story_of.__name__),
 )
 def test_kill_at_any_step_loses_nothing_and_leaves_nothing_behind(
-    story_of: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path, tally: Tally
+    story_of: StoryOf, lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
     found = killed(lanes, nvml, story_of)
 
@@ -159,15 +152,10 @@ def test_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers(
     lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
     forking = lanes[0]
-    with ExitStack() as until:
-        forked = start_that_recovers(node_on(forking, nvml, until), forking.points)
-        forked.arrange()
-        expected = forked.steps()
+    with arranged(forking, nvml, start_that_recovers) as story:
+        expected = story.steps()
     commands = Lane(forking.points, Commands(forking.points.environment))
-    with ExitStack() as until:
-        story = start_that_recovers(node_on(commands, nvml, until), commands.points)
-        story.arrange()
-
+    with arranged(commands, nvml, start_that_recovers) as story:
         assert sorted(story.steps()) == sorted(expected)
         for name in ("before rename to /cdi/", "after request PUT "):
             point = next(point for point in expected if point.name.startswith(name))
@@ -180,11 +168,9 @@ def test_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers(
     "story_of", [prepare, unprepare], ids=lambda story_of: str(story_of.__name__)
 )
 def test_acknowledged_changes_would_survive_a_power_cut(
-    story_of: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path
+    story_of: StoryOf, lanes: Sequence[Lane], nvml: Path
 ) -> None:
-    with ExitStack() as until:
-        story = story_of(node_on(lanes[0], nvml, until), lanes[0].points)
-        story.arrange()
+    with arranged(lanes[0], nvml, story_of) as story:
         # Without requests: another thread reports to the API server at the same time.
         names = [point.name for point in story.steps() if " request " not in point.name]
 

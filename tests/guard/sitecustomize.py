@@ -9,6 +9,8 @@ A refused access raises OutsideError. Its path is also written to the report, be
 test may catch all errors. ``tests/conftest.py`` fails the test that adds to the report.
 """
 
+import contextlib
+import itertools
 import os
 import site
 import sys
@@ -87,21 +89,15 @@ def install() -> None:
 
 def is_allowed(path: str) -> bool:
     """Return True if the tests may use this path, which may be relative."""
-    # Not resolved: a link in a temporary folder belongs to the test, wherever it points.
-    absolute = os.path.normpath(path if path.startswith("/") else f"{_working_folder()}/{path}")
-    if absolute == "/":
-        return False
-    return any(
+    # Not resolved: a link in a temporary folder belongs to the test, wherever it points. A working
+    # folder that was removed is unknown.
+    with contextlib.suppress(FileNotFoundError):
+        path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - pathlib would stat
+    absolute = os.path.normpath(path)
+    return absolute != "/" and any(
         absolute == folder or absolute.startswith(f"{folder}/") or folder.startswith(f"{absolute}/")
         for folder in ALLOWED
     )
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - pathlib would stat
-    except FileNotFoundError:
-        return ""
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -115,35 +111,34 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _check(what: str, path: object) -> None:
-    if isinstance(path, bytes):
-        path = os.fsdecode(path)
-    elif isinstance(path, os.PathLike):
-        path = os.fspath(path)
-    # Numbers are file descriptors. Abstract sockets, SQLite in memory and libraries that the loader
-    # finds by name have no path.
-    if not isinstance(path, str) or not path or path.startswith(("\0", ":memory:", "file:")):
+    # Numbers are file descriptors, and tuples are addresses of the network.
+    if not isinstance(path, str | bytes | os.PathLike):
         return
-    if (what == "ctypes.dlopen" and "/" not in path) or is_allowed(path):
-        return
-    _refuse(f"{what} {path}")
+    name = os.fsdecode(path)
+    # Abstract sockets, SQLite in memory and libraries that the loader finds by name have no path.
+    has_path = name and not name.startswith(("\0", ":memory:", "file:"))
+    if has_path and ("/" in name or what != "ctypes.dlopen") and not is_allowed(name):
+        _refuse(f"{what} {name}")
 
 
 def _check_child(executable: object, _arguments: object, _folder: object, env: object) -> None:
     """Refuse a Python process that would not guard itself."""
-    if str(executable) != sys.executable:
-        return
-    given = os.environ if env is None else env
-    assert isinstance(given, Mapping)
-    if REPORT_VARIABLE not in given or str(FOLDER) not in given.get("PYTHONPATH", ""):
+    given: Any = os.environ if env is None else env
+    guards = REPORT_VARIABLE in given and str(FOLDER) in given.get("PYTHONPATH", "")
+    if str(executable) == sys.executable and not guards:
         _refuse("a Python process without tests.guard.sitecustomize.environment()")
 
 
 def _refuse(what: str) -> None:
-    import traceback
-
-    stack = "".join(traceback.format_stack()[:-3][-_STACK_LINES:])
     report = os.environ.get(REPORT_VARIABLE)
     if report:
+        import traceback
+
+        # Without lines of source, because reading those could be refused too.
+        stack = "\n".join(
+            f"  {frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
+            for frame, line in itertools.islice(traceback.walk_stack(None), 2, _STACK_LINES)
+        )
         line = f"{what} (process {os.getpid()}: {' '.join(sys.orig_argv)[:200]})\n{stack}\n"
         file = os.open(report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(file, line.encode(errors="backslashreplace"))

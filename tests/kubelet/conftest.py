@@ -14,7 +14,17 @@ from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.runtime.calls import MAX_READING, CallsInFlight, WaitingCalls
 from tests.support.prepared_node import Setup
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+
+class Rounds(Event):
+    """The end of a loop, which makes no pauses meanwhile and counts its rounds."""
+
+    begun = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun += 1
+        return super().wait(0.005)
 
 
 class Instance:
@@ -30,6 +40,8 @@ class Instance:
         self.paths = sockets.paths(
             registry_folder=folder / "r", data_folder=folder / "d", pod_uid="one"
         )
+        self.draining = Event()
+        self.rounds = Rounds()
         self.fatal: list[Exception] = []
         self.servers = PluginServers(
             self.paths,
@@ -51,7 +63,18 @@ class Instance:
         self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
 
     def stop(self, drain_seconds: float = 5) -> None:
-        self.servers.stop(drain_seconds=drain_seconds, stop_now=Event().is_set)
+        """Stop; draining is set once the calls in flight are waited for."""
+
+        def stop_now() -> bool:
+            self.draining.set()
+            return False
+
+        self.servers.stop(drain_seconds=drain_seconds, stop_now=stop_now)
+
+    def await_rounds(self, count: int) -> None:
+        """Wait until the sockets have been looked after this number of times."""
+        last = self.rounds.begun + count
+        assert eventually(lambda: self.rounds.begun > last)
 
     def socket_names(self) -> list[str]:
         folder = self.paths.dra.parent.parent

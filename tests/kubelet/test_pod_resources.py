@@ -1,70 +1,50 @@
 """The kubelet's lists of devices, over a real socket."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf.message import Message
 
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
+from tests.support.grpc_sockets import serving, unary
 
 
-@contextmanager
 def kubelet(
     socket: Path,
     held: pb.ListPodResourcesResponse | None,
     offered: Sequence[pb.ContainerDevices] = (),
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Serve the API on a socket; with None refuse each call, as the kubelet does above its rate."""
 
-    def serving(answer: Message | None) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        def respond(_: bytes, context: grpc.ServicerContext) -> bytes:
-            if answer is None:
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-            return answer.SerializeToString()
+    def listed(_: object, context: grpc.ServicerContext) -> pb.ListPodResourcesResponse:
+        if held is None:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        return held
 
-        return grpc.unary_unary_rpc_method_handler(respond)
-
+    allocatable = pb.AllocatableResourcesResponse(devices=offered)
     methods = {
-        "List": serving(held),
-        "GetAllocatableResources": serving(pb.AllocatableResourcesResponse(devices=offered)),
+        "List": unary(listed, pb.ListPodResourcesRequest),
+        "GetAllocatableResources": unary(lambda *_: allocatable, pb.AllocatableResourcesRequest),
     }
-    with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(pod_resources.SERVICE, methods),)
-        )
-        server.add_insecure_port(f"unix:{socket}")
-        server.start()
-        try:
-            yield
-        finally:
-            server.stop(None).wait()
+    return serving(socket, {pod_resources.SERVICE: methods})
 
 
 def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path) -> None:
+    claim = pb.ClaimResource(driver_name="gpu.nvidia.com", pool_name="node-01", device_name="gpu-0")
     container = pb.ContainerResources(
         devices=[
             pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-a", "GPU-b"])
         ],
-        dynamic_resources=[
-            pb.DynamicResource(
-                claim_resources=[
-                    pb.ClaimResource(
-                        driver_name="gpu.nvidia.com", pool_name="node-01", device_name="gpu-0"
-                    )
-                ]
-            )
-        ],
+        dynamic_resources=[pb.DynamicResource(claim_resources=[claim])],
     )
     pods = [pb.PodResources(containers=[container]), pb.PodResources()]
     offered = [pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-b", "GPU-c"])]
+
     with kubelet(tmp_path / "s", pb.ListPodResourcesResponse(pod_resources=pods), offered):
         found = pod_resources.allocations(tmp_path / "s")
 

@@ -1,6 +1,5 @@
 """The services as the kubelet uses them: real gRPC over real unix sockets."""
 
-import itertools
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -14,6 +13,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.kubelet.dra import MAX_STREAMS
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2, dra_v1beta1_pb2
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.state.claim_store import LOCK
 from tensorfusion_dra.state.file_lock import FileLock
@@ -36,16 +36,21 @@ def test_registration_announces_every_service_with_v1_first(instance: Instance) 
         kubelet.notify(registered=False, error="plugin validation failed")
         kubelet.notify(registered=True)
 
-    assert (info.type, info.name) == ("DRAPlugin", "tensor-fusion.ai.dra-driver")
-    assert info.endpoint == str(instance.paths.dra)
-    assert list(info.supported_versions) == [
-        "v1.DRAPlugin",
-        "v1beta1.DRAPlugin",
-        "v1.DRAResourceHealth",
-        "v1alpha1.DRAResourceHealth",
+    assert info == registration_pb.PluginInfo(
+        type="DRAPlugin",
+        name="tensor-fusion.ai.dra-driver",
+        endpoint=str(instance.paths.dra),
+        supported_versions=[
+            "v1.DRAPlugin",
+            "v1beta1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+        ],
+    )
+    assert [(line["event"], line.get("error")) for line in logs] == [
+        ("registration_refused", "plugin validation failed"),
+        ("registered", None),
     ]
-    assert [line["event"] for line in logs] == ["registration_refused", "registered"]
-    assert logs[0]["error"] == "plugin validation failed"
 
 
 @pytest.mark.parametrize(("service", "pb"), [(DRA_V1, dra_v1_pb2), (DRA_V1BETA1, dra_v1beta1_pb2)])
@@ -58,37 +63,34 @@ def test_each_claim_gets_devices_or_its_own_error(
     answer = kubelet.prepare(good, bad, service=service, answer=pb.NodePrepareResourcesResponse)
 
     assert set(answer.claims) == {good.uid, bad.uid}
-    (device,) = answer.claims[good.uid].devices
-    assert list(device.request_names) == ["gpu"]
-    assert (device.pool_name, device.device_name) == ("default/node-01", GPU_0)
-    assert service == DRA_V1BETA1 or len(device.share_id) == 36
-    assert all(cdi_id.startswith(f"{names.CDI_KIND}=") for cdi_id in device.cdi_device_ids)
-    assert answer.claims[good.uid].error == ""
+    assert (answer.claims[good.uid].error, [*answer.claims[bad.uid].devices]) == ("", [])
     assert "default/missing" in answer.claims[bad.uid].error
+    (device,) = answer.claims[good.uid].devices
+    assert (device.pool_name, device.device_name) == ("default/node-01", GPU_0)
+    assert [*device.request_names] == ["gpu"]
+    assert all(cdi_id.startswith(f"{names.CDI_KIND}=") for cdi_id in device.cdi_device_ids)
 
 
-def test_exclusively_allocated_device_has_no_share_id(
-    instance: Instance, kubelet: PluginClient
+@pytest.mark.parametrize(
+    ("fields", "share_ids"),
+    [
+        ({}, [True]),
+        ({"shareID": None, "consumedCapacity": None}, [False]),
+        ({"driver": "another.example.com"}, []),
+    ],
+    ids=["shared", "exclusive", "without devices of this driver"],
+)
+def test_device_has_the_share_id_of_its_result_if_there_is_one(
+    instance: Instance, kubelet: PluginClient, fields: dict[str, Any], share_ids: list[bool]
 ) -> None:
-    ref = put_claim(
-        instance.setup, "a", {**share_result(), "shareID": None, "consumedCapacity": None}
-    )
+    result = {**share_result(), **fields}
+    ref = put_claim(instance.setup, "a", result)
 
-    answer = kubelet.prepare(ref)
+    ((uid, answer),) = kubelet.prepare(ref).claims.items()
 
-    assert not answer.claims[ref.uid].devices[0].HasField("share_id")
-
-
-def test_claim_without_devices_of_this_driver_is_answered_too(
-    instance: Instance, kubelet: PluginClient
-) -> None:
-    ref = put_claim(instance.setup, "a", {**share_result(), "driver": "another.example.com"})
-
-    answer = kubelet.prepare(ref)
-
-    assert [*answer.claims] == [ref.uid]
-    assert not answer.claims[ref.uid].devices
-    assert not answer.claims[ref.uid].error
+    assert (uid, answer.error) == (ref.uid, "")
+    assert [device.HasField("share_id") for device in answer.devices] == share_ids
+    assert all(device.share_id == (result["shareID"] or "") for device in answer.devices)
 
 
 def test_record_of_a_newer_release_fails_the_call_and_is_fatal(
@@ -113,47 +115,42 @@ def test_record_of_a_newer_release_fails_the_call_and_is_fatal(
 def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
     instance: Instance, kubelet: PluginClient, service: str
 ) -> None:
-    reports = kubelet.watch_health(service)
-    first = next(reports)
+    stream = kubelet.watch_health(service)
+    reports = [next(stream)]
     instance.setup.use_cards(simulated_inventory().gpus[0])
-    second = next(reports)
-    reports.close()  # type: ignore[attr-defined]
+    reports.append(next(stream))
+    stream.close()  # type: ignore[attr-defined]
 
-    assert {d.device.device_name: d.health for d in first.devices} == {
-        GPU_0: HEALTHY,
-        GPU_1: HEALTHY,
-    }
-    assert {d.device.device_name: d.health for d in second.devices} == {
-        GPU_0: HEALTHY,
-        GPU_1: UNHEALTHY,
-    }
-    assert {d.device.pool_name for d in first.devices} == {"default/node-01"}
+    pool = "default/node-01"
+    assert [
+        {(d.device.pool_name, d.device.device_name): d.health for d in report.devices}
+        for report in reports
+    ] == [{(pool, GPU_0): HEALTHY, (pool, GPU_1): health} for health in (HEALTHY, UNHEALTHY)]
 
 
 def test_excess_stream_is_refused_while_others_and_claims_go_on(
     instance: Instance, kubelet: PluginClient
 ) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    streams = [kubelet.watch_health() for _ in range(MAX_STREAMS)]
+    streams: list[Any] = [kubelet.watch_health() for _ in range(MAX_STREAMS)]
     for stream in streams:
         next(stream)
 
-    with pytest.raises(grpc.RpcError) as caught:
-        next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
+    refused = refusal(kubelet)
 
-    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert f"found {MAX_STREAMS} open" in str(caught.value.details())
+    assert refused is not None
+    assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"found {MAX_STREAMS} open" in str(refused.details())
     assert kubelet.prepare(ref).claims[ref.uid].error == ""
     for stream in streams:
-        stream.close()  # type: ignore[attr-defined]
-    assert eventually(lambda: gets_a_stream(kubelet))
+        stream.close()
+    assert eventually(lambda: refusal(kubelet) is None)
 
 
-def gets_a_stream(kubelet: PluginClient) -> bool:
-    """Return True if a new stream of health reports; False if too many are open."""
+def refusal(kubelet: PluginClient) -> Any:
+    """Open another health stream; return the error, or None if it reports."""
     try:
-        return bool(list(itertools.islice(kubelet.watch_health(), 1)))
+        next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
     except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return False
-        raise
+        return error
+    return None

@@ -6,9 +6,10 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Final
 
 import pytest
@@ -21,7 +22,6 @@ from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.plugin_servers import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 from tests.support.threads import running
-from tests.support.waiting import PATIENCE_SECONDS
 
 POD_UID: Final = "8f3a1b2c-0000-4000-8000-00000000abcd"
 
@@ -58,13 +58,12 @@ def leave_dead_socket(path: Path) -> Path:
 
 def test_dead_sockets_of_other_instances_are_removed(node: Node) -> None:
     unnamed, other = node.paths(""), node.paths(POD_UID)
-    ours = (unnamed.registration, unnamed.dra, other.registration, other.dra)
-    dead = {leave_dead_socket(each) for path in ours for each in (path, sockets.hidden(path))}
-    for path in (node.own.registration, node.own.dra):
-        leave_dead_socket(path)
+    theirs = (unnamed.registration, unnamed.dra, other.registration, other.dra)
+    dead = {leave_dead_socket(each) for path in theirs for each in (path, sockets.hidden(path))}
+    own = {leave_dead_socket(path) for path in (node.own.registration, node.own.dra)}
 
     assert set(sockets.sweep(node.own)) == dead
-    assert not any(path.exists() for path in dead)
+    assert {path for path in node.root.rglob("*") if path.is_socket()} == own
 
 
 @pytest.mark.parametrize(
@@ -88,56 +87,47 @@ def test_dead_sockets_of_other_drivers_stay(node: Node, name: str) -> None:
 
 
 def test_live_sockets_and_files_that_only_have_a_socket_name_stay(node: Node) -> None:
-    live = UnixServer(node.paths("live").dra, [], workers=1)
-    live.start()
     (node.data / "dra-file.sock").write_text("precious")
     (node.data / "dra-folder.sock").mkdir()
     (node.data / "dra-link.sock").symlink_to(leave_dead_socket(node.root / "elsewhere.sock"))
+    busy = str(node.data / "dra-busy.sock")
     with ExitStack() as stack:
-        busy, datagram, *clients = (
-            stack.enter_context(socket.socket(socket.AF_UNIX, kind))
-            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, *[socket.SOCK_STREAM] * 3)
-        )
-        busy.bind(str(node.data / "dra-busy.sock"))
-        busy.listen(0)
+        listener, *clients = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4))
+        listener.bind(busy)
+        listener.listen(0)
         for client in clients:
             client.settimeout(0)
-            client.connect_ex(str(node.data / "dra-busy.sock"))
+            client.connect_ex(busy)
+        datagram = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         datagram.bind(str(node.data / "dra-datagram.sock"))
-        before = sorted(node.root.rglob("*"))
+        live = UnixServer(node.paths("live").dra, [], workers=1)
+        live.start()
+        stack.callback(live.stop, grace_seconds=0)
+        before = {*node.root.rglob("*")}
 
         assert sockets.sweep(node.own) == ()
+        assert live.is_reachable
 
-    assert live.is_reachable
-    live.stop(grace_seconds=0)
-    assert {*before} - {*node.root.rglob("*")} == {node.paths("live").dra}
+    assert before - {*node.root.rglob("*")} == {node.paths("live").dra}
 
 
-def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
+def test_nothing_is_swept_or_bound_while_another_instance_binds(node: Node) -> None:
     path = node.paths("other").dra
-    with sockets.exclusive(node.data), socket.socket(socket.AF_UNIX) as binding:
-        binding.bind(str(path))  # and does not listen yet
-
-        with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
-            sockets.sweep(node.own)
-
-        assert path.is_socket()
-
-
-def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
     bound = Event()
 
     def bind() -> None:
         with sockets.exclusive(node.data):
             bound.set()
 
-    waiting = Thread(target=bind)
-    with sockets.exclusive(node.data):
-        waiting.start()
-        assert not bound.wait(0.2)
-
-    assert bound.wait(PATIENCE_SECONDS)
-    waiting.join(PATIENCE_SECONDS)
+    with ThreadPoolExecutor() as pool:
+        with sockets.exclusive(node.data), socket.socket(socket.AF_UNIX) as binding:
+            binding.bind(str(path))  # and does not listen yet
+            waiting = pool.submit(bind)
+            with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
+                sockets.sweep(node.own)
+            assert (path.is_socket(), bound.wait(0.2)) == (True, False)
+        waiting.result()
+    assert bound.is_set()
 
 
 def test_socket_exists_only_while_it_answers(node: Node) -> None:
@@ -156,23 +146,23 @@ def test_socket_exists_only_while_it_answers(node: Node) -> None:
             server.start()
             server.stop(grace_seconds=0)
 
-    assert not list(path.parent.glob(".*"))
-    assert seen_dead == []
+    assert (seen_dead, [*path.parent.iterdir()]) == ([], [])
 
 
 def test_sockets_locks_and_new_folders_are_accessible_to_the_owner_only(node: Node) -> None:
     path = node.root / "plugins" / "dra.sock"
-    old = os.umask(0)
     server = UnixServer(path, [], workers=1)
+    old = os.umask(0)
     server.start()
     with sockets.exclusive(path.parent):
-        pass
-    os.umask(old)
+        os.umask(old)
 
-    modes = [each.stat().st_mode & 0o777 for each in (path.parent, *sorted(path.parent.iterdir()))]
-
+    files = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     server.stop(grace_seconds=0)
-    assert modes == [0o700, 0o600, 0o600]
+    assert (path.parent.stat().st_mode & 0o777, files) == (
+        0o700,
+        {"dra.sock": 0o600, sockets.LOCK_FILE: 0o600},
+    )
 
 
 def test_dead_socket_is_replaced_but_served_one_is_not(node: Node) -> None:
@@ -199,7 +189,7 @@ def test_file_or_datagram_socket_at_the_socket_path_is_left_alone(node: Node) ->
             with pytest.raises(FatalError, match=f"{path}: {error}"):
                 UnixServer(path, [], workers=1).start()
 
-        assert (file.read_text(), datagram.is_socket()) == ("precious", True)
+    assert (file.read_text(), datagram.is_socket()) == ("precious", True)
 
 
 def digest(text: str) -> str:
@@ -226,13 +216,11 @@ SHORTEST: Final = f"dra-{digest(names.DRIVER)}{digest(POD_UID)}-reg.sock"
 def test_longer_root_gets_shorter_names_that_are_recognised_as_ours(
     root: str, pod_uid: str, registration: str, dra: str
 ) -> None:
-    found = sockets.paths(
-        registry_folder=Path(root) / "plugins_registry",
-        data_folder=Path(root) / "plugins" / names.DRIVER,
-        pod_uid=pod_uid,
-    )
+    registry, data = Path(root, "plugins_registry"), Path(root, "plugins", names.DRIVER)
 
-    assert (found.registration.name, found.dra.name) == (registration, dra)
+    found = sockets.paths(registry_folder=registry, data_folder=data, pod_uid=pod_uid)
+
+    assert found == SocketPaths(registration=registry / registration, dra=data / dra)
     assert max(len(str(found.registration)), len(str(found.dra))) <= 107
     assert sockets.OUR_REGISTRATION.fullmatch(registration)
     assert sockets.OUR_DRA.fullmatch(dra)

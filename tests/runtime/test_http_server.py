@@ -4,7 +4,6 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from urllib.request import urlopen
 
 import pytest
 from structlog.testing import capture_logs
@@ -32,18 +31,17 @@ def serving(respond: Respond = echo, *, seconds: float = 10) -> Iterator[int]:
         server.stop()
 
 
-def opened(port: int) -> socket.socket:
-    return socket.create_connection((HOST, port), PATIENCE_SECONDS)
+def opened(port: int, text: bytes) -> socket.socket:
+    """Connect, and send a text that may not be a request."""
+    client = socket.create_connection((HOST, port), PATIENCE_SECONDS)
+    client.sendall(text)
+    return client
 
 
 def raw(port: int, text: bytes) -> bytes:
-    """Send a text that may not be a request; return the complete answer."""
-    answer = b""
-    with opened(port) as client:
-        client.sendall(text)
-        while part := client.recv(65536):
-            answer += part
-    return answer
+    """Send a text; return the complete answer."""
+    with opened(port, text) as client, client.makefile("rb") as answer:
+        return answer.read()
 
 
 @pytest.mark.parametrize(
@@ -60,8 +58,8 @@ def test_each_connection_has_one_answer(text: bytes, answer: bytes) -> None:
 
 
 def test_request_is_read_no_further_than_its_head_may_be_long() -> None:
-    with serving() as port, opened(port) as client, contextlib.suppress(ConnectionError):
-        client.sendall(ASK[:-2] + b"X: y\r\n" * 2000)
+    head = ASK[:-2] + b"X: y\r\n" * 2000
+    with serving() as port, contextlib.suppress(ConnectionError), opened(port, head) as client:
         assert b" 431 " in client.recv(100)  # not because of its 2000 headers
 
 
@@ -75,10 +73,8 @@ def test_fault_of_one_answer_is_logged_and_ends_only_its_connection() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /"], ids=["silent", "half"])
 def test_client_that_sends_nothing_for_long_is_cut(sent: bytes) -> None:
-    with serving(seconds=0.3) as port, opened(port) as slow:
-        slow.sendall(sent)
-
-        assert slow.recv(1) == b""
+    with serving(seconds=0.3) as port:
+        assert raw(port, sent) == b""
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /", ASK], ids=["silent", "half", "does not read"])
@@ -88,10 +84,9 @@ def test_probe_is_answered_beside_any_number_of_slow_clients(sent: bytes) -> Non
 
     with serving(respond) as port, ExitStack() as clients:
         for _ in range(100):
-            clients.enter_context(opened(port)).sendall(sent)
+            clients.enter_context(opened(port, sent))
 
-        with urlopen(f"http://{HOST}:{port}/healthz", timeout=PATIENCE_SECONDS) as answer:
-            assert answer.read() == b"xx"
+        assert raw(port, b"GET /healthz HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nxx")
 
 
 @pytest.mark.parametrize(

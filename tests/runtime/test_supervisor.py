@@ -1,5 +1,7 @@
 """The supervisor: parts that end, and signals that stop the process."""
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ def supervisor() -> Iterator[Supervisor]:
     found = Supervisor()
     yield found
     found.stopping.set()
-    found.join(seconds=5)
+    found.join(seconds=PATIENCE_SECONDS)
 
 
 def until(event: Event) -> Callable[[], None]:
@@ -57,27 +59,19 @@ def test_a_part_that_ends_stops_the_other_parts_and_is_the_cause(
 
 
 def test_a_part_that_ends_while_stopping_is_not_a_cause(supervisor: Supervisor) -> None:
-    ended = Event()
-
-    def part() -> None:
-        supervisor.stopping.wait()
-        ended.set()
-
-    supervisor.run("publish", part)
+    supervisor.run("publish", until(supervisor.stopping))
     supervisor.stopping.set()
 
-    assert ended.wait(PATIENCE_SECONDS)
-    supervisor.join(seconds=5)
+    supervisor.join(seconds=PATIENCE_SECONDS)
+
     assert supervisor.wait() is None
 
 
 def test_the_first_error_is_the_cause(supervisor: Supervisor) -> None:
-    first, second = FatalError("first"), FatalError("second")
+    for text in ("first", "second"):
+        supervisor.fail(FatalError(text))
 
-    supervisor.fail(first)
-    supervisor.fail(second)
-
-    assert supervisor.wait() is first
+    assert repr(supervisor.wait()) == repr(FatalError("first"))
 
 
 WAITS: Final = """
@@ -112,8 +106,8 @@ lock(mutex)
 """
 
 
-def output_after(script: str, number: signal.Signals) -> str:
-    """Run a script, send it a signal once it waits, and return its further output."""
+def output_after(script: str, number: signal.Signals) -> list[str]:
+    """Run a script, send it a signal once it waits, and return the lines of its further output."""
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -124,23 +118,21 @@ def output_after(script: str, number: signal.Signals) -> str:
         finally:
             process.kill()
     assert process.returncode == 0
-    return output
+    return output.splitlines()
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None:
-    lines = output_after(WAITS, number).splitlines()
+    *logged, last = output_after(WAITS, number)
 
-    assert lines[-1] == "cause None"
-    assert any("stop_requested" in line and number.name in line for line in lines)
+    assert last == "cause None"
+    assert any("stop_requested" in line and number.name in line for line in logged)
 
 
 @pytest.mark.process
 def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
-    output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
-
-    assert output.splitlines()[-1] == "stopping"
+    assert output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)[-1] == "stopping"
 
 
 def test_a_part_that_does_not_end_is_left_behind_with_a_warning(supervisor: Supervisor) -> None:
@@ -150,11 +142,10 @@ def test_a_part_that_does_not_end_is_left_behind_with_a_warning(supervisor: Supe
 
     with capture_logs() as logs:
         supervisor.join(seconds=0.01)
-    stuck.set()
 
-    assert [(line["event"], line["error"]) for line in logs] == [
-        ("thread_left_behind", "stuck still runs")
-    ]
+    stuck.set()
+    (line,) = logs
+    assert (line["event"], line["error"]) == ("thread_left_behind", "stuck still runs")
 
 
 ROOT = Path(__file__).parents[2]
@@ -177,26 +168,21 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Yield a folder with a short path, because it holds Unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="tfs-") as path:
-        yield Path(path)
-
-
-def node_plugin(folder: Path) -> list[str]:
-    """Return the arguments of a node plugin whose API server does not answer."""
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(
-        "{apiVersion: v1, kind: Config, current-context: a, users: [{name: a, user: {}}],"
-        " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}],"
-        " contexts: [{name: a, context: {cluster: a, user: a}}]}"
-    )
-    paths = {"kubelet-root": "k", "cdi-dir": "cdi", "tensor-fusion-root": "tf"}
-    return [
-        *("node-plugin", "--node-name", "node-01", "--simulated-gpus", "1xT4"),
-        *("--kubeconfig", str(kubeconfig)),
-        *(word for flag, name in paths.items() for word in (f"--{flag}", str(folder / name))),
-    ]
+def node_plugin() -> Iterator[list[str]]:
+    """Yield the arguments of a node plugin whose API server does not answer."""
+    # With a short path, because it holds Unix sockets.
+    with tempfile.TemporaryDirectory(prefix="tfs-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        kubeconfig.write_text(
+            "{apiVersion: v1, kind: Config, current-context: a, users: [{name: a, user: {}}],"
+            " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}],"
+            " contexts: [{name: a, context: {cluster: a, user: a}}]}"
+        )
+        yield [
+            *("node-plugin", "--node-name", "node-01", "--simulated-gpus", "1xT4"),
+            *("--kubeconfig", str(kubeconfig), "--kubelet-root", f"{folder}/k"),
+            *("--cdi-dir", f"{folder}/cdi", "--tensor-fusion-root", f"{folder}/tf"),
+        ]
 
 
 def run(command: list[str], number: signal.Signals | None = None) -> Ended:
@@ -215,33 +201,29 @@ def run(command: list[str], number: signal.Signals | None = None) -> Ended:
 
 
 @pytest.mark.process
-def test_a_stop_signal_during_imports_ends_a_node_plugin_in_order(folder: Path) -> None:
-    process = run(["-c", STOPPED_WHILE_IMPORTING, *node_plugin(folder)])
-
-    assert process.returncode == 0, process.stderr
-    assert '"stop_requested"' in process.stderr
-    assert '"stopped"' in process.stderr
-
-
-@pytest.mark.process
-def test_a_stop_signal_before_python_starts_is_kept_if_the_entrypoint_blocks_it(
-    folder: Path,
+@pytest.mark.parametrize(
+    ("start", "number"),
+    [
+        (["-c", STOPPED_WHILE_IMPORTING], None),
+        # Kept if the entrypoint blocks it
+        (["-m", "tensorfusion_dra"], signal.SIGTERM),
+    ],
+    ids=["during imports", "before Python starts"],
+)
+def test_an_early_stop_signal_ends_a_node_plugin_in_order(
+    node_plugin: list[str], start: list[str], number: signal.Signals | None
 ) -> None:
-    process = run(["-m", "tensorfusion_dra", *node_plugin(folder)], signal.SIGTERM)
+    process = run([*start, *node_plugin], number)
 
     assert process.returncode == 0, process.stderr
-    assert '"stop_requested"' in process.stderr
+    assert re.search('"stop_requested".*"stopped"', process.stderr, re.DOTALL)
 
 
 def test_the_images_entrypoint_blocks_all_stop_signals() -> None:
-    (line,) = [
-        line
-        for line in (ROOT / "Dockerfile").read_text().splitlines()
-        if line.startswith("ENTRYPOINT")
-    ]
-
     names = sorted(found.name.removeprefix("SIG") for found in stop_signals.STOP_SIGNALS)
-    assert line == f'ENTRYPOINT ["env", "--block-signal={",".join(names)}", "tensorfusion-dra"]'
+    words = ["env", f"--block-signal={','.join(names)}", "tensorfusion-dra"]
+
+    assert f"ENTRYPOINT {json.dumps(words)}" in (ROOT / "Dockerfile").read_text().splitlines()
 
 
 @pytest.mark.process
@@ -251,5 +233,4 @@ def test_a_stop_signal_ends_other_verbs_at_once_under_that_entrypoint(
 ) -> None:
     process = run(["-m", "tensorfusion_dra", "cel", "translate", "true"], number)
 
-    assert process.returncode == -number, process.stderr
-    assert process.stdout == ""
+    assert (process.returncode, process.stdout) == (-number, ""), process.stderr

@@ -98,6 +98,18 @@ def claim_spec(*requests: Json, **fields: Any) -> Json:
     return {"devices": {"requests": list(requests) or [exactly()], **fields}}
 
 
+def allocated(*pods: Json) -> Json:
+    """The status of a claim with the first device of node-a, reserved for these created pods."""
+    result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": "gpu-0"}
+    reserved = {"reservedFor": [consumer(pod) for pod in pods]} if pods else {}
+    return {"allocation": {"devices": {"results": [result]}}, **reserved}
+
+
+def consumer(pod: Json) -> Json:
+    """A created pod as a claim's status names it."""
+    return {"resource": "pods", **{name: pod["metadata"][name] for name in ("name", "uid")}}
+
+
 def claim(*requests: Json, name: str = "claim", **fields: Any) -> Json:
     """A claim in the namespace default."""
     return {

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 120.0
 """Longest wait for an event that must happen.
@@ -23,3 +25,12 @@ def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS)
             return False
         time.sleep(0.01)
     return True
+
+
+def awaited(find: Callable[[], T]) -> T:
+    """Call the function until it returns something true, and return that."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := find()):
+        assert time.monotonic() < deadline, f"nothing was found within {PATIENCE_SECONDS:g} s"
+        time.sleep(0.01)
+    return found

@@ -1,6 +1,7 @@
 """A process with NVML discovery: reads steps as JSON from stdin, prints the result of each.
 
-``["read"]``, ``["processes"]`` and ``["raw"]`` call the discovery.
+``["read"]``, ``["processes"]`` and ``["raw"]`` call the discovery, and
+``["limits", method, *arguments]`` the memory limits.
 ``["read again"]`` repeats until a reading succeeds. ``["write", path, text]`` writes a file,
 ``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link.
 ``["threads"]`` lists NVML's threads. ``["events", uuid]`` waits for a card's events in the
@@ -15,16 +16,18 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
 from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import eventually
 
 
-def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
+def step(discovery: NvmlDiscovery, limits: CgroupLimits, name: str, *details: Any) -> Any:
     steps: Any = {
         "read": lambda: dataclasses.asdict(discovery.read()),
         "read again": lambda: read_again(discovery),
@@ -33,6 +36,7 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
             for uuid, found in discovery.processes().items()
         },
         "raw": lambda: dataclasses.asdict(discovery.raw()),
+        "limits": lambda method, *arguments: getattr(limits, method)(*arguments),
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
         "link": lambda path, target: Path(path).symlink_to(target),
@@ -51,14 +55,10 @@ def await_events(discovery: NvmlDiscovery, uuid: str) -> bool:
 
 
 def opened(discovery: NvmlDiscovery) -> bool:
-    pause = threading.Event()
-    deadline = time.monotonic() + PATIENCE_SECONDS
     file = Path(os.environ["STAND_IN_GPUS"] + ".open")
-    while not (discovery.events._is_open and file.exists() and file.read_text()):
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.02)
-    return True
+    return eventually(
+        lambda: discovery.events._is_open and file.exists() and bool(file.read_text())
+    )
 
 
 def replace(path: str, text: str) -> None:
@@ -68,32 +68,33 @@ def replace(path: str, text: str) -> None:
 
 
 def read_again(discovery: NvmlDiscovery) -> Any:
-    pause = threading.Event()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
+    while True:  # the test ends a process that takes too long
+        with suppress(RetryableError):
             return dataclasses.asdict(discovery.read())
-        except RetryableError:
-            if time.monotonic() > deadline:
-                raise
-        pause.wait(0.02)
+        time.sleep(0.02)
 
 
 def main() -> None:
     warnings.simplefilter("error")
     script = json.load(sys.stdin)
+    library = None if script["library"] is None else Path(script["library"])
+    folder = Path(script["folder"])
+    driver_root = Path(script["driver_root"])
     discovery = NvmlDiscovery(
         models.load(),
-        library=None if script["library"] is None else Path(script["library"]),
-        driver_root=Path(script["driver_root"]),
-        sysfs_root=Path(script["sysfs_root"]),
-        proc_root=Path(script["proc_root"]),
+        library=library,
+        driver_root=driver_root,
+        sysfs_root=folder / "sys",
+        proc_root=folder / "proc",
         wait_seconds=script["wait_seconds"],
+    )
+    limits = CgroupLimits(
+        library, driver_root, cgroups=folder / "cgroup", replacement_sign=folder / "sign"
     )
     printed: list[Any] = []
     for name, *details in script["steps"]:
         try:
-            printed.append(step(discovery, name, *details))
+            printed.append(step(discovery, limits, name, *details))
         except DriverError as error:
             printed.append({"error": type(error).__name__, "text": str(error)})
     print(json.dumps(printed))  # noqa: T201  the answer to the test

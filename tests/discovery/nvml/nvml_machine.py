@@ -11,8 +11,6 @@ from stand_ins import libraries
 from tests.support import forks
 from tests.support.compiler import compiler
 
-_CHILD = "tests.discovery.nvml.nvml_child"
-
 MIB = 2**20
 MAX_THREADS = "2"
 """Threads that may call NVML: the one that reads, and the one that waits for events."""
@@ -43,6 +41,16 @@ def answers(*cards: Mapping[str, str], **system: str) -> str:
     return libraries.answers(cards, every)
 
 
+def provide_driver(folder: Path, *, cards: int) -> None:
+    """Create what claims need of a driver: dev with nodes, driver with empty libraries."""
+    (folder / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(cards))):
+        (folder / "dev" / name).symlink_to("/dev/null")
+    (folder / "driver/usr/lib64").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / "driver/usr/lib64" / name).touch()
+
+
 @dataclass(kw_only=True)
 class Machine:
     """Discovery in a process of its own, because pynvml never unloads a library."""
@@ -62,14 +70,13 @@ class Machine:
         self.answers_file.write_bytes(first.encode("utf-8", "surrogateescape"))
         script = {
             "library": None if self.library is None else str(self.library),
+            "folder": str(self.folder),
             "driver_root": str(self.driver_root),
-            "sysfs_root": str(self.folder / "sys"),
-            "proc_root": str(self.folder / "proc"),
             "wait_seconds": self.wait_seconds,
             "steps": steps,
         }
         child = forks.run(
-            module=_CHILD,
+            module="tests.discovery.nvml.nvml_child",
             stdin=json.dumps(script).encode(),
             environment={**os.environ, libraries.VARIABLE: str(self.answers_file)},
         )

@@ -1,8 +1,10 @@
 """Cards as the unmodified pynvml reads them, from a compiled stand-in for libnvidia-ml.so.1."""
 
+import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +21,77 @@ GPU_IS_LOST = "!15"
 NO_PERMISSION = "!4"
 
 
+DRIVER_NOT_LOADED = "!9"
+LIB_RM_VERSION_MISMATCH = "!18"
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+QUERIES = {
+    "name": "name",
+    "uuid": "uuid",
+    "bus_id": "pci",
+    "minor": "minor",
+    "memory_bytes": "memory",
+    "reserved_bytes": "reserved",
+    "brand": "brand",
+    "architecture": "architecture",
+    "compute_capability": "compute_capability",
+    "mig_mode": "mig",
+    "cores": "cores",
+    "max_sm_clock_mhz": "clock",
+    "recovery_action": "recovery",
+}
+"""Names of the stand-in's answers by field of a recording."""
+PUBLISHED = {
+    "nvidia-h200-580.159.04": {
+        "product_name": "NVIDIA H200",
+        "model": "H200",
+        "milli_tflops": 989_000,
+        "tflops_source": "table",
+        "vram_bytes": 143_771 * MIB,
+        "reserved_bytes": 615 * MIB + 65_536,
+        "brand": "Nvidia",
+        "architecture": "Hopper",
+        "compute_capability": [9, 0],
+        "driver_version": "580.159.04",
+        "cuda_driver_version": [13, 0],
+        "pci_bus_id": "0000:00:06.0",
+    },
+}
+
+
 def test_every_field_of_a_card_is_read(machine: Machine) -> None:
     machine.put_in_sysfs("0000:3a:00.0", "pci0000:39/0000:39:01.0/0000:3a:00.0", numa_node="1")
 
-    inventory = machine.read(answers(card(0)))
-
-    assert inventory["gpus"] == [
-        {
-            "uuid": "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd",
-            "index": 0,
-            "minor": 0,
-            "product_name": "NVIDIA A100-SXM4-80GB",
-            "model": "A100",
-            "milli_tflops": 312_000,
-            "tflops_source": "table",
-            "vram_bytes": 81920 * MIB,
-            "brand": "Nvidia",
-            "architecture": "Ampere",
-            "compute_capability": [8, 0],
-            "driver_version": "550.54.15",
-            "cuda_driver_version": [12, 4],
-            "pci_bus_id": "0000:3a:00.0",
-            "pcie_root": "pci0000:39",
-            "numa_node": 1,
-            "simulated": False,
-            "reserved_bytes": 0,
-        }
-    ]
-    assert inventory["left_out"] == []
+    assert machine.read(answers(card(0))) == {
+        "gpus": [
+            {
+                "uuid": "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd",
+                "index": 0,
+                "minor": 0,
+                "product_name": "NVIDIA A100-SXM4-80GB",
+                "model": "A100",
+                "milli_tflops": 312_000,
+                "tflops_source": "table",
+                "vram_bytes": 81920 * MIB,
+                "brand": "Nvidia",
+                "architecture": "Ampere",
+                "compute_capability": [8, 0],
+                "driver_version": "550.54.15",
+                "cuda_driver_version": [12, 4],
+                "pci_bus_id": "0000:3a:00.0",
+                "pcie_root": "pci0000:39",
+                "numa_node": 1,
+                "simulated": False,
+                "reserved_bytes": 0,
+            }
+        ],
+        "left_out": [],
+        "lost": [],
+        "recovery": {uuid(0): 0},
+    }
 
 
 def test_node_without_cards_has_an_empty_inventory(machine: Machine) -> None:
-    inventory = machine.read(answers())
-
-    assert (inventory["gpus"], inventory["left_out"]) == ([], [])
+    assert machine.read(answers()) == {"gpus": [], "left_out": [], "lost": [], "recovery": {}}
 
 
 @pytest.mark.parametrize(
@@ -87,10 +126,9 @@ def test_unusual_answer_affects_only_its_field_and_card(
 
 
 def test_unsupported_version_queries_leave_the_versions_empty(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0), driver=NOT_SUPPORTED, cuda=NOT_SUPPORTED))
+    (gpu,) = machine.read(answers(card(0), driver=NOT_SUPPORTED, cuda=NOT_SUPPORTED))["gpus"]
 
-    assert inventory["gpus"][0]["driver_version"] == ""
-    assert inventory["gpus"][0]["cuda_driver_version"] == [0, 0]
+    assert (gpu["driver_version"], gpu["cuda_driver_version"]) == ("", [0, 0])
 
 
 def test_library_without_newer_functions_works(machine: Machine, old_library: Path) -> None:
@@ -99,8 +137,7 @@ def test_library_without_newer_functions_works(machine: Machine, old_library: Pa
     (gpu,) = machine.read(answers(card(0, reserved=str(450 * MIB))))["gpus"]
 
     assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, 0)
-    assert gpu["architecture"] == ""
-    assert gpu["compute_capability"] == [8, 0]
+    assert (gpu["architecture"], gpu["compute_capability"]) == ("", [8, 0])
 
 
 @pytest.mark.parametrize(
@@ -137,16 +174,12 @@ def test_unusable_card_is_left_out_and_others_stay(
 
 
 def test_root_complex_is_the_first_in_the_device_path(machine: Machine) -> None:
-    machine.put_in_sysfs(
-        "0000:3a:00.0",
-        "pci0000:39/0000:39:0e.0/pci10000:e0/10000:e0:06.0/0000:3a:00.0",
-        numa_node="-1",
-    )
+    path = "pci0000:39/0000:39:0e.0/pci10000:e0/10000:e0:06.0/0000:3a:00.0"
+    machine.put_in_sysfs("0000:3a:00.0", path, numa_node="-1")
 
     (gpu,) = machine.read(answers(card(0)))["gpus"]
 
-    assert gpu["pcie_root"] == "pci0000:39"
-    assert gpu["numa_node"] is None
+    assert (gpu["pcie_root"], gpu["numa_node"]) == ("pci0000:39", None)
 
 
 def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
@@ -155,22 +188,17 @@ def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
     (raw,) = machine.run(text, ["raw"])
 
     first, second = raw.pop("gpus")
-    expected = {
-        "bus_id": "00000000:3A:00.0",
-        "brand": {"error": "NVML_ERROR_NOT_SUPPORTED"},
-        "mig_mode": [1, 1],
-    }
     assert raw == {
         "library": str(machine.library),
         "driver_version": "550.54.15",
         "cuda_driver_version": 12040,
     }
-    assert {name: first[name] for name in expected} == expected
+    assert first == first | {
+        "bus_id": "00000000:3A:00.0",
+        "brand": {"error": "NVML_ERROR_NOT_SUPPORTED"},
+        "mig_mode": [1, 1],
+    }
     assert second["handle"] == {"error": "NVML_ERROR_GPU_IS_LOST"}
-
-
-DRIVER_NOT_LOADED = "!9"
-LIB_RM_VERSION_MISMATCH = "!18"
 
 
 def uuids(inventory: Any) -> list[str]:
@@ -183,48 +211,48 @@ def test_missing_library_is_a_retryable_error_with_its_path(machine: Machine) ->
     error = machine.read(answers())
 
     assert error["error"] == "RetryableError"
-    assert error["text"].startswith("NVML: /nowhere/libnvidia-ml.so.1: cannot open")
-    assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
+    assert re.fullmatch(
+        r"NVML: /nowhere/libnvidia-ml\.so\.1: cannot open .*"
+        r" waiting for the NVIDIA driver's libnvidia-ml\.so\.1",
+        error["text"],
+    )
 
 
 @pytest.mark.parametrize("folder", ["usr/lib/x86_64-linux-gnu", "lib64", "lib"])
-def test_first_library_under_the_driver_root_is_loaded(machine: Machine, folder: str) -> None:
-    assert machine.library is not None
-    root = machine.folder / "root"
+def test_first_library_under_the_driver_root_is_loaded(
+    machine: Machine, library: Path, folder: str
+) -> None:
+    machine.library, machine.driver_root = None, machine.folder / "root"
     for each in ("usr/lib64", folder):
-        (root / each).mkdir(parents=True)
-    (root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"no library")
-    shutil.copy(machine.library, root / folder / "libnvidia-ml.so.1")
-    machine.library, machine.driver_root = None, root
+        (machine.driver_root / each).mkdir(parents=True)
+    (machine.driver_root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"no library")
+    expected = shutil.copy(library, machine.driver_root / folder / "libnvidia-ml.so.1")
 
     (raw,) = machine.run(answers(card(0)), ["raw"])
 
-    assert raw["library"] == str(root / folder / "libnvidia-ml.so.1")
+    assert raw["library"] == str(expected)
 
 
 def test_library_without_nvml_functions_is_refused(machine: Machine) -> None:
-    library = machine.folder / "libother.so.1"
-    build = ["-shared", "-o", str(library), "-x", "c", "/dev/null"]
-    subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=PATIENCE_SECONDS)
-    machine.library = library
+    machine.library = machine.folder / "libother.so.1"
+    build = [compiler("the NVML tests"), "-shared", "-xc", "/dev/null", "-o", str(machine.library)]
+    subprocess.run(build, check=True, timeout=PATIENCE_SECONDS)
 
     error = machine.read(answers())
 
     assert error["error"] == "RetryableError"
-    assert f"{library}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
+    text = f"{machine.library}: found no function nvmlInitWithFlags, expected NVML"
+    assert text in error["text"]
 
 
-def test_library_that_appears_later_is_loaded(machine: Machine) -> None:
-    assert machine.library is not None
-    later = machine.folder / "libnvidia-ml.so.1"
-    built, machine.library = machine.library, later
+def test_library_that_appears_later_is_loaded(machine: Machine, library: Path) -> None:
+    machine.library = machine.folder / "libnvidia-ml.so.1"
 
     missing, _, inventory = machine.run(
-        answers(card(0)), ["read"], ["link", str(later), str(built)], ["read"]
+        answers(card(0)), ["read"], ["link", str(machine.library), str(library)], ["read"]
     )
 
-    assert missing["error"] == "RetryableError"
-    assert uuids(inventory) == [uuid(0)]
+    assert (missing["error"], uuids(inventory)) == ("RetryableError", [uuid(0)])
 
 
 @pytest.mark.parametrize(
@@ -239,23 +267,13 @@ def test_library_that_appears_later_is_loaded(machine: Machine) -> None:
 def test_failed_initialisation_is_a_retryable_error_with_its_cause(
     machine: Machine, init: str, waited_for: str
 ) -> None:
-    error = machine.read(answers(card(0), init=init))
-
-    assert error["error"] == "RetryableError"
-    assert str(machine.library) in error["text"]
-    assert error["text"].endswith(waited_for)
-
-
-def test_driver_that_is_loaded_later_is_found_by_the_next_reading(machine: Machine) -> None:
-    waiting, _, inventory = machine.run(
-        answers(card(0), init=DRIVER_NOT_LOADED),
-        ["read"],
-        machine.rewrite(answers(card(0))),
-        ["read"],
+    first, _, inventory = machine.run(
+        answers(card(0), init=init), ["read"], machine.rewrite(answers(card(0))), ["read"]
     )
 
-    assert waiting["error"] == "RetryableError"
-    assert uuids(inventory) == [uuid(0)]
+    assert (first["error"], uuids(inventory)) == ("RetryableError", [uuid(0)])
+    assert str(machine.library) in first["text"]
+    assert first["text"].endswith(waited_for)
 
 
 def test_driver_unloaded_during_a_reading_fails_the_whole_reading(
@@ -268,90 +286,64 @@ def test_driver_unloaded_during_a_reading_fails_the_whole_reading(
         ["read"],
     )
 
-    assert gone["error"] == "RetryableError"
+    assert (gone["error"], uuids(inventory)) == ("RetryableError", [uuid(0), uuid(1)])
     assert "uuid of GPU 1" in gone["text"]
-    assert uuids(inventory) == [uuid(0), uuid(1)]
 
 
-def test_replaced_library_is_a_fatal_error(machine: Machine) -> None:
-    assert machine.library is not None
-    installed = machine.folder / "libnvidia-ml.so.1"
-    shutil.copy(machine.library, installed)
-    machine.library = installed
+def test_replaced_library_is_a_fatal_error(machine: Machine, library: Path) -> None:
+    machine.library = machine.folder / "libnvidia-ml.so.1"
+    shutil.copy(library, machine.library)
 
     first, _, _, error = machine.run(
         answers(card(0)),
         ["read"],
         machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
-        ["replace", str(installed), "the next version"],
+        ["replace", str(machine.library), "the next version"],
         ["read"],
     )
 
-    assert uuids(first) == [uuid(0)]
-    assert error["error"] == "FatalError"
+    assert (uuids(first), error["error"]) == ([uuid(0)], "FatalError")
     assert "the library was replaced, only a new process can load it" in error["text"]
 
 
-def test_hanging_call_ends_the_reading_with_an_error_that_names_it(machine: Machine) -> None:
-    machine.wait_seconds = 0.3
-    hang = f"~{machine.folder}/go {uuid(1)}"
-
-    first, second, threads = machine.run(
-        answers(card(0), card(1, uuid=hang)), ["read"], ["read"], ["threads"]
-    )
-
-    assert first["error"] == second["error"] == "HungError"
-    assert re.match(r"NVML: uuid of GPU 1: found no answer after \d+ s", first["text"])
-    assert "expected one within 0.3 s" in first["text"]
-    assert threads == ["nvml"]
-
-
-def test_readings_work_again_after_a_hanging_call_returns(machine: Machine) -> None:
+def test_hanging_call_ends_readings_with_an_error_that_names_it_until_it_returns(
+    machine: Machine,
+) -> None:
     machine.wait_seconds = 2.0
-    hang = f"~{machine.folder}/go {uuid(0)}"
+    go = f"{machine.folder}/go"
 
-    hung, _, _, inventory, threads = machine.run(
-        answers(card(0, uuid=hang)),
+    first, second, _, _, inventory, threads = machine.run(
+        answers(card(0), card(1, uuid=f"~{go} {uuid(1)}")),
+        ["read"],
         ["read"],
         machine.rewrite(answers(card(0), card(1))),
-        ["write", f"{machine.folder}/go", ""],
+        ["write", go, ""],
         ["read again"],
         ["threads"],
     )
 
-    assert hung["error"] == "HungError"
-    assert uuids(inventory) == [uuid(0), uuid(1)]
-    assert threads == ["nvml"]
-
-
-def bind(machine: Machine, *indices: int) -> None:
-    """Bind these cards to the kernel driver."""
-    driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
-    driver.mkdir(parents=True, exist_ok=True)
-    for index in indices:
-        (driver / f"0000:{0x3A + index:02x}:00.0").touch()
-
-
-def bind_step(machine: Machine, index: int) -> list[str]:
-    """Return a step that binds another card."""
-    driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
-    return ["write", f"{driver}/0000:{0x3A + index:02x}:00.0", ""]
+    assert first["error"] == second["error"] == "HungError"
+    text = r"NVML: uuid of GPU 1: found no answer after \d+ s, .*, expected one within 2 s"
+    assert re.match(text, first["text"])
+    assert (uuids(inventory), threads) == ([uuid(0), uuid(1)], ["nvml"])
 
 
 def test_card_newly_bound_to_the_kernel_driver_is_found_at_once(machine: Machine) -> None:
-    bind(machine, 0)
+    driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
+    driver.mkdir(parents=True)
+    (driver / "0000:3a:00.0").touch()
+
     _, _, _, _, again, events = machine.run(
         answers(card(0)),
         ["read"],
         ["events", uuid(0)],
         machine.rewrite(answers(card(0), card(1))),
-        bind_step(machine, 1),
+        ["write", f"{driver}/0000:3b:00.0", ""],
         ["read"],
         ["reopened"],
     )
 
-    assert uuids(again) == [uuid(0), uuid(1)]
-    assert events is True
+    assert (uuids(again), events) == ([uuid(0), uuid(1)], True)
 
 
 def test_every_reading_finds_new_cards_while_a_card_is_not_watched(machine: Machine) -> None:
@@ -367,20 +359,42 @@ def test_every_reading_finds_new_cards_while_a_card_is_not_watched(machine: Mach
 
 
 def test_lost_card_is_reported_with_the_fields_that_it_still_answers(machine: Machine) -> None:
-    (found,) = machine.run(answers(card(0, memory="!15"), card(1, handle="!15")), ["read"])
+    found = machine.read(answers(card(0, memory=GPU_IS_LOST), card(1, handle=GPU_IS_LOST)))
 
-    assert found["gpus"] == []
-    assert [(lost["uuid"], lost["pci_bus_id"]) for lost in found["lost"]] == [
-        (uuid(0), "0000:3a:00.0"),
-        (None, None),
-    ]
+    lost = [(each["uuid"], each["pci_bus_id"]) for each in found["lost"]]
+    assert (found["gpus"], lost) == ([], [(uuid(0), "0000:3a:00.0"), (None, None)])
 
 
-def test_unsupported_recovery_action_is_not_reported_as_none(
-    machine: Machine,
-) -> None:
-    (found,) = machine.run(
-        answers(card(0), card(1, recovery="!3"), card(2, recovery="4")), ["read"]
-    )
+def test_unsupported_recovery_action_is_not_reported_as_none(machine: Machine) -> None:
+    found = machine.read(answers(card(0), card(1, recovery=NOT_SUPPORTED), card(2, recovery="4")))
 
     assert found["recovery"] == {uuid(0): 0, uuid(2): 4}
+
+
+def test_every_recording_has_an_expectation() -> None:
+    assert {file.stem for file in RECORDINGS.iterdir()} == PUBLISHED.keys()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_recorded_card_is_published(machine: Machine, name: str) -> None:
+    recording = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
+    text = answers(
+        *(of_stand_in(gpu) for gpu in recording["gpus"]),
+        driver=recording["driver_version"],
+        cuda=str(recording["cuda_driver_version"]),
+    )
+
+    found, inventory = machine.run(text, ["raw"], ["read"])
+
+    assert found | {"library": ""} == recording | {"library": ""}
+    assert inventory["left_out"] == []
+    assert inventory["gpus"][0] == inventory["gpus"][0] | PUBLISHED[name]
+
+
+def of_stand_in(gpu: Mapping[str, Any]) -> dict[str, str]:
+    """Return a recorded card as the stand-in answers for it."""
+    return {
+        query: " ".join(map(str, gpu[field])) if isinstance(gpu[field], list) else str(gpu[field])
+        for field, query in QUERIES.items()
+    }

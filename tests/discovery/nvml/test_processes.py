@@ -9,7 +9,6 @@ import pynvml
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claims.use import Container
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import Refusal
@@ -25,7 +24,7 @@ UID: Final = "8b0f8e6a-0a6f-4c39-9f0f-3f3b7a2f6c11"
 
 
 class Node:
-    """A /proc in a folder, and NVML's answers by function; calls and refusals are counted."""
+    """A /proc in a folder, and NVML's answers by function."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
@@ -33,7 +32,6 @@ class Node:
         self.reader = ProcessReader(proc)
         self.lists: dict[Callable[..., Any], Any] = {COMPUTE: [], GRAPHICS: [], MPS: []}
         self.samples: Any = Refusal("NVML_ERROR_NOT_FOUND")
-        self.calls = 0
         self.asked_since: list[int] = []
 
     def namespace(self, text: str) -> None:
@@ -43,21 +41,15 @@ class Node:
         link.symlink_to(text)
 
     def start(self, pid: int, *, pod: str = UID, name: str = "python") -> None:
-        """Start a process, also in the place of one that has ended."""
         folder = self.proc / str(pid)
-        if folder.exists():
-            folder.rename(self.proc / f"{pid}-ended")  # its inode stays taken
         folder.mkdir()
         cgroups = f"0::/kubepods/burstable/pod{pod}/{ID}\n" if pod else "0::/init.scope\n"
         (folder / "cgroup").write_text(cgroups, encoding="utf-8")
         (folder / "comm").write_text(f"{name}\n", encoding="utf-8")
 
     def query(self, _name: str, function: Callable[..., Any], _handle: object, *since: int) -> Any:
-        self.calls += 1
-        if function is UTILIZATION:
-            self.asked_since += since
-            return self.samples
-        return self.lists[function]
+        self.asked_since += since
+        return self.samples if function is UTILIZATION else self.lists[function]
 
     def read(self) -> list[tuple[int, int, int, str]]:
         """Return the first card's processes: PID, bytes, percent, and pod or name."""
@@ -75,7 +67,11 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "proc")
+    """Return a node with the processes 7, of a container, and 8."""
+    made = Node(tmp_path / "proc")
+    made.start(7)
+    made.start(8, pod="", name="Xorg")
+    return made
 
 
 def used(pid: int, vram_bytes: int | None) -> SimpleNamespace:
@@ -86,43 +82,40 @@ def sample(pid: int, at: int, percent: int) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent)
 
 
-def test_process_has_its_memory_and_its_container(node: Node) -> None:
-    node.start(7)
-    node.start(8, pod="", name="Xorg")
-    node.lists |= {COMPUTE: [used(7, 1000)], GRAPHICS: [used(8, 50)]}
+@pytest.mark.parametrize(
+    ("lists", "found"),
+    [
+        (
+            {COMPUTE: [used(7, 1000)], GRAPHICS: [used(8, 50)]},
+            [(7, 1000, 0, UID), (8, 50, 0, "Xorg")],
+        ),
+        (
+            {COMPUTE: [used(7, 1000)], MPS: [used(7, 900)], GRAPHICS: [used(7, None)]},
+            [(7, 1000, 0, UID)],
+        ),
+        ({COMPUTE: [used(7, 1000), used(9, 2000)]}, [(7, 1000, 0, UID)]),
+    ],
+    ids=["by list", "in several lists", "ended meanwhile"],
+)
+def test_process_has_its_memory_and_its_container(
+    node: Node, lists: dict[Callable[..., Any], Any], found: list[tuple[int, int, int, str]]
+) -> None:
+    node.lists |= lists
 
-    (process, _) = node.reader.read({"GPU-0": object()}, node.query)["GPU-0"]
-
-    assert process.container == Container(pod_uid=UID, id=ID)
-    assert node.read() == [(7, 1000, 0, UID), (8, 50, 0, "Xorg")]
-
-
-def test_process_in_two_lists_counts_once(node: Node) -> None:
-    node.start(7)
-    node.lists |= {COMPUTE: [used(7, 1000)], MPS: [used(7, 900)], GRAPHICS: [used(7, None)]}
-
-    assert node.read() == [(7, 1000, 0, UID)]
+    assert node.read() == found
 
 
 def test_utilization_is_the_mean_of_new_samples(node: Node) -> None:
-    node.start(7)
-    node.start(8)
     node.lists[COMPUTE] = [used(7, 1000), used(8, 2000)]
-    node.samples = [sample(7, 100, 20), sample(7, 200, 40), sample(8, 150, 60)]
-    first = node.read()
-    node.samples = [sample(7, 200, 40), sample(7, 300, 90)]
-    second = node.read()
+    percents = []
+    for samples in (
+        [sample(7, 100, 20), sample(7, 200, 40), sample(8, 150, 60)],
+        [sample(7, 200, 40), sample(7, 300, 90)],
+    ):
+        node.samples = samples
+        percents.append([percent for _, _, percent, _ in node.read()])
 
-    assert [percent for _, _, percent, _ in first] == [30, 60]
-    assert [percent for _, _, percent, _ in second] == [90, 0]
-    assert node.asked_since == [0, 200]
-
-
-def test_process_that_ended_meanwhile_is_left_out(node: Node) -> None:
-    node.start(7)
-    node.lists[COMPUTE] = [used(7, 1000), used(8, 2000)]
-
-    assert node.read() == [(7, 1000, 0, UID)]
+    assert (percents, node.asked_since) == ([[30, 60], [90, 0]], [0, 200])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +123,6 @@ def test_process_that_ended_meanwhile_is_left_out(node: Node) -> None:
     ["NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND"],
 )
 def test_refused_call_costs_one_line_in_the_log(node: Node, error: str) -> None:
-    node.start(7)
     node.lists |= {COMPUTE: [used(7, 1000)], GRAPHICS: Refusal(error)}
     node.samples = Refusal(error)
 
@@ -150,13 +142,10 @@ def test_card_that_refuses_every_list_is_missing(node: Node) -> None:
     assert node.reader.read({"GPU-0": object()}, node.query) == {}
 
 
-@pytest.mark.parametrize("found", ["pid:[4026532221]", ""])
+@pytest.mark.parametrize("found", ["pid:[4026532221]", "/nowhere"])
 def test_pid_namespace_of_its_own_is_refused(node: Node, found: str) -> None:
     node.reader.check()
-    if found:
-        node.namespace(found)
-    else:
-        (node.proc / "self/ns/pid").unlink()
+    node.namespace(found)
 
     with pytest.raises(
         RetryableError, match=r"expected pid:\[4026531836\]: NVML's PIDs are the hos"
@@ -169,43 +158,42 @@ def test_library_without_the_calls_costs_the_use_and_not_the_cards(
     machine: Machine, old_library: Path
 ) -> None:
     machine.library = old_library
-    node = Node(machine.folder / "proc")
-    node.start(7)
+    Node(machine.folder / "proc").start(7)
 
     found, inventory = machine.run(answers(card(0)), ["processes"], ["read"])
 
-    assert found == {}
-    assert len(inventory["gpus"]) == 1
+    assert (found, len(inventory["gpus"])) == ({}, 1)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("refusal", "kept"),
+    ("refusal", "percents", "graphics"),
     [
-        ({}, {"vram": True, "percent": True, "graphics": True}),
-        ({"graphics": "!3", "mps": "!4"}, {"vram": True, "percent": True, "graphics": False}),
-        ({"utilization": "!4"}, {"vram": True, "percent": False, "graphics": True}),
+        ({}, True, True),
+        ({"graphics": "!3", "mps": "!4"}, True, False),
+        ({"utilization": "!4"}, False, True),
     ],
 )
 def test_100_processes_of_the_compiled_library_keep_what_no_call_refuses(
-    machine: Machine, refusal: dict[str, str], kept: dict[str, bool]
+    machine: Machine, refusal: dict[str, str], *, percents: bool, graphics: bool
 ) -> None:
     node = Node(machine.folder / "proc")
     pids = range(1, 101)
     for pid in pids[:-1]:  # the last one has ended meanwhile
         node.start(pid)
     node.start(501, pod="", name="Xorg")
-    lines = [f"0 compute {pid} {pid * 1000}" for pid in pids]
-    lines += [f"0 utilization {pid} {pid % 100}" for pid in pids]
-    lines += ["0 mps 1 900", "0 graphics 501 50", "1 compute 1 5"]
+    lines = [
+        *(f"0 compute {pid} {pid * 1000}" for pid in pids),
+        *(f"0 utilization {pid} {pid % 100}" for pid in pids),
+        *("0 mps 1 900", "0 graphics 501 50", "1 compute 1 5"),
+    ]
     machine.folder.joinpath("answers.processes").write_text("\n".join(lines), encoding="ascii")
     refusing = [card(0, **refusal), card(1, compute="!3", graphics="!3", mps="!4")]
 
-    (found,) = machine.run(answers(*refusing), ["processes"])
+    ((of_card,),) = (found.values() for found in machine.run(answers(*refusing), ["processes"]))
 
-    (of_card,) = found.values()
     assert [(each["pid"], each["vram_bytes"], each["sm_percent"]) for each in of_card] == [
-        *((pid, pid * 1000, pid % 100 * kept["percent"]) for pid in pids[:-1]),
-        *([(501, 50, 0)] * kept["graphics"]),
+        *((pid, pid * 1000, pid % 100 * percents) for pid in pids[:-1]),
+        *([(501, 50, 0)] * graphics),
     ]
     assert of_card[0]["container"] == {"pod_uid": UID, "id": ID}

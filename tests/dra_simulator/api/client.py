@@ -4,7 +4,8 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ PODS: Final = "/api/v1/namespaces/default/pods"
 NODES: Final = "/api/v1/nodes"
 EVENTS: Final = "/api/v1/namespaces/default/events"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -35,13 +37,18 @@ TABLE: Final = (
 """The Accept header of `kubectl get`, release 1.36."""
 
 
+def with_metadata(document: Json, **metadata: object) -> Json:
+    """Return the document with more metadata."""
+    return {**document, "metadata": {**document["metadata"], **metadata}}
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its code, its JSON and its headers, each by lower-case name."""
+    """An answer: its code, its JSON and its warnings."""
 
     code: int
     json: Json
-    headers: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str]
 
     @property
     def message(self) -> str:
@@ -52,6 +59,11 @@ class Reply:
     def causes(self) -> list[tuple[str, str]]:
         """The invalid fields with their reasons."""
         return [(cause["field"], cause["reason"]) for cause in self.json["details"]["causes"]]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the objects in a list."""
+        return [item["metadata"]["name"] for item in self.json["items"]]
 
 
 class Client:
@@ -75,27 +87,19 @@ class Client:
         self._connection.request(method, path, body=text, headers=headers)
         answer = self._connection.getresponse()
         raw = answer.read()
-        fields: dict[str, list[str]] = {}
-        for name, value in answer.getheaders():
-            fields.setdefault(name.lower(), []).append(value)
         is_json = answer.headers.get_content_type() == "application/json"
         document = json.loads(raw) if is_json else {"text": raw.decode()}
-        return Reply(answer.status, document, fields)
+        return Reply(answer.status, document, answer.headers.get_all("warning", []))
+
+    post = partialmethod(call, "POST")
+    put = partialmethod(call, "PUT")
+    delete = partialmethod(call, "DELETE")
 
     def get(self, path: str, accept: str = "application/json") -> Reply:
         return self.call("GET", path, accept=accept)
 
-    def post(self, path: str, body: object) -> Reply:
-        return self.call("POST", path, body)
-
-    def put(self, path: str, body: object) -> Reply:
-        return self.call("PUT", path, body)
-
     def patch(self, path: str, body: object, kind: str = MERGE) -> Reply:
         return self.call("PATCH", path, body, kind=kind)
-
-    def delete(self, path: str, body: object = None) -> Reply:
-        return self.call("DELETE", path, body)
 
     def watch(self, path: str, accept: str = "application/json") -> "WatchLines":
         """Start a watch on its own connection."""
@@ -136,9 +140,5 @@ class WatchLines:
 
     def next(self) -> tuple[str, str, Json]:
         """Return the next event: its type, its object's name and the object."""
-        event = json.loads(self._answer.readline())
+        event = next(iter(self))
         return event["type"], event["object"]["metadata"].get("name", ""), event["object"]
-
-    def rest(self) -> list[str]:
-        """Return the types of all events until the server ends the watch."""
-        return [event["type"] for event in self]

@@ -1,41 +1,30 @@
 """Decoding of bodies: the schema compared with Kubernetes' own, types, quantities and YAML."""
 
-import copy
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
-import kubernetes_validate
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dra_simulator.api.kinds import KINDS
-from dra_simulator.api.schema import DecodeError, Schema, parsed
+from dra_simulator.api.schema import Schema, parsed
 from dra_simulator.api.structs import KUBERNETES_NAMES, PACKAGES, STRUCTS
 from tests.dra_simulator.api.client import CLAIMS, NODES, SLICES, Client, Json
 from tests.support import kubernetes_schemas
 from tests.support.builders.documents import (
-    allocation_document,
     claim_document,
-    condition,
     device_document,
-    device_status,
     request_document,
     slice_document,
 )
-from tests.support.tally import examples
 
 
 def test_a_strict_write_with_unknown_fields_is_refused_with_their_paths(api: Client) -> None:
-    wrong = slice_document(foo=1)
-    wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
+    device = device_document(attributes={"model": {"stringValue": "A100"}})
 
-    reply = api.post(f"{SLICES}?fieldValidation=Strict", wrong)
+    reply = api.post(f"{SLICES}?fieldValidation=Strict", slice_document(foo=1, devices=[device]))
 
-    assert reply.code == 400
-    assert reply.message == (
+    assert (reply.code, reply.message) == (
+        400,
         'ResourceSlice in version "v1" cannot be handled as a ResourceSlice: strict decoding error:'
-        ' unknown field "spec.devices[0].attributes.model.stringValue", unknown field "spec.foo"'
+        ' unknown field "spec.devices[0].attributes.model.stringValue", unknown field "spec.foo"',
     )
 
 
@@ -52,9 +41,8 @@ def test_without_strict_validation_unknown_fields_are_dropped(
 ) -> None:
     reply = api.post(f"{SLICES}{query}", slice_document(foo=1))
 
-    assert reply.code == 201
-    assert "foo" not in reply.json["spec"]
-    assert reply.headers.get("warning", []) == warnings
+    assert reply.json["spec"] == slice_document()["spec"]
+    assert reply.warnings == warnings
 
 
 @pytest.mark.parametrize(
@@ -90,6 +78,9 @@ JSON: Final = "application/json"
 NODE: Final = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\n"
 
 
+TAINT: Final = {"key": "a", "effect": "NoSchedule"}
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "code", "text"),
     [
@@ -122,68 +113,61 @@ def test_a_body_may_be_yaml_or_lack_its_kind(api: Client) -> None:
 @pytest.mark.parametrize(
     ("sent", "stored"),
     [
-        ("1024Mi", "1Gi"),
-        ("0.5", "500m"),
-        ("1000", "1k"),
-        ("20000000001", "20000000001"),
-        (5, "5"),
-        (0.5, "500m"),
-        ("1e3", "1e3"),
-        (" 1", "1"),
-        ("\u2003 1Gi \xa0", "1Gi"),
-        (None, "0"),
+        *(
+            ({"capacity": {"vram": {"value": sent}}}, {"capacity": {"vram": {"value": stored}}})
+            for sent, stored in (
+                ("1024Mi", "1Gi"),
+                ("0.5", "500m"),
+                ("1000", "1k"),
+                ("20000000001", "20000000001"),
+                (5, "5"),
+                (0.5, "500m"),
+                ("1e3", "1e3"),
+                (" 1", "1"),
+                ("\u2003 1Gi \xa0", "1Gi"),
+                (None, "0"),
+            )
+        ),
+        # Times are in UTC and of whole seconds.
+        (
+            {"taints": [{**TAINT, "timeAdded": "2026-01-01T01:00:00.9+01:00"}]},
+            {"taints": [{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}]},
+        ),
+        # The zero value of an optional field is kept.
+        *[({"attributes": {"a": {"string": ""}, "b": {"bool": False}, "c": {"int": 0}}},) * 2],
     ],
 )
-def test_quantities_are_stored_in_canonical_form(
-    api: Client, sent: str | float | None, stored: str
+def test_a_device_is_stored_in_canonical_form(api: Client, sent: Json, stored: Json) -> None:
+    made = api.post(SLICES, slice_document(devices=[device_document(**sent)])).json
+
+    assert made["spec"]["devices"] == [device_document(**stored)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ({"requests": [], "constraints": [], "config": None}, {"requests": None}),
+        (
+            {"requests": [request_document(tolerations=[{"key": "a"}])]},
+            {
+                "requests": [
+                    request_document(
+                        allocationMode="ExactCount",
+                        count=1,
+                        tolerations=[{"key": "a", "operator": "Equal"}],
+                    )
+                ]
+            },
+        ),
+        *[({"requests": [request_document(allocationMode="All")]},) * 2],
+    ],
+)
+def test_a_claim_is_stored_with_defaults_and_without_empty_fields(
+    api: Client, sent: Json, stored: Json
 ) -> None:
-    made = api.post(
-        SLICES, slice_document(devices=[device_document(capacity={"vram": {"value": sent}})])
-    )
+    made = api.post(CLAIMS, claim_document(**sent)).json
 
-    assert made.json["spec"]["devices"][0]["capacity"]["vram"]["value"] == stored
-
-
-def test_times_are_stored_in_utc_and_whole_seconds(api: Client) -> None:
-    taint = {"key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-01T01:00:00.9+01:00"}
-
-    made = api.post(SLICES, slice_document(devices=[device_document(taints=[taint])]))
-
-    assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
-
-
-def test_null_and_empty_fields_are_left_out_unless_required(api: Client) -> None:
-    empty = claim_document(requests=[], constraints=[], config=None)
-
-    made = api.post(CLAIMS, empty).json
-
-    assert made["spec"] == {"devices": {"requests": None}}
-    assert made["status"] == {}
-
-
-def test_the_zero_value_of_an_optional_attribute_is_kept(api: Client) -> None:
-    attributes = {"a": {"string": ""}, "b": {"bool": False}, "c": {"int": 0}}
-
-    made = api.post(SLICES, slice_document(devices=[device_document(attributes=attributes)]))
-
-    assert made.json["spec"]["devices"][0]["attributes"] == attributes
-
-
-def test_requests_get_the_default_mode_and_count(api: Client) -> None:
-    tolerations = [{"key": "a"}]
-    wanted = claim_document(
-        requests=[
-            request_document(tolerations=tolerations),
-            request_document("all", allocationMode="All"),
-        ]
-    )
-
-    made = api.post(CLAIMS, wanted).json["spec"]["devices"]["requests"]
-
-    assert made[0]["exactly"]["allocationMode"] == "ExactCount"
-    assert made[0]["exactly"]["count"] == 1
-    assert made[0]["exactly"]["tolerations"] == [{"key": "a", "operator": "Equal"}]
-    assert "count" not in made[1]["exactly"]
+    assert (made["spec"], made["status"]) == ({"devices": stored}, {})
 
 
 VERSION: Final = kubernetes_schemas.VERSION
@@ -246,13 +230,11 @@ def test_every_struct_has_the_fields_and_types_of_kubernetes(
     struct: str, definitions: dict[str, Json]
 ) -> None:
     theirs = definitions[COMPARED[struct]]["properties"]
-    ours = {name.rstrip("!"): text for name, text in SCHEMA.structs[struct].items()}
+    ours = {name.rstrip("!"): our_type(text) for name, text in SCHEMA.structs[struct].items()}
     elsewhere = {"apiVersion", "kind"} if "metadata" in ours else set()
+    unchecked = {name for name, text in ours.items() if text.endswith("raw")}
 
-    found = {name: our_type(text) for name, text in ours.items()}
-
-    unchecked = {name for name, text in found.items() if text.endswith("raw")}
-    assert {name: text for name, text in found.items() if name not in unchecked} == {
+    assert {name: text for name, text in ours.items() if name not in unchecked} == {
         name: kubernetes_type(schema)
         for name, schema in theirs.items()
         if name not in elsewhere | unchecked
@@ -260,94 +242,4 @@ def test_every_struct_has_the_fields_and_types_of_kubernetes(
     assert unchecked <= theirs.keys()
 
 
-def full_slice() -> Json:
-    taint = {"key": "a", "value": "b", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
-    return slice_document(
-        devices=[
-            device_document(
-                taints=[taint],
-                consumesCounters=[{"counterSet": "c", "counters": {"m": {"value": "1"}}}],
-                bindsToNode=True,
-                bindingConditions=["a"],
-                bindingFailureConditions=["b"],
-            )
-        ]
-    )
-
-
-def full_claim() -> Json:
-    toleration = {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}
-    selectors = [{"cel": {"expression": "true"}}]
-    document = claim_document(
-        requests=[
-            request_document(
-                selectors=selectors,
-                count=1,
-                tolerations=[{**toleration, "tolerationSeconds": 5}],
-                capacity={"requests": {"vram": "1Gi"}},
-            ),
-            {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "c"}]},
-        ],
-        constraints=[{"requests": ["gpu"], "matchAttribute": "a.b/c"}],
-        config=[{"requests": ["gpu"], "opaque": {"driver": "d", "parameters": {"a": 1}}}],
-    )
-    config = [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": {}}}]
-    document["status"] = {
-        "allocation": allocation_document(config=config),
-        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
-        "devices": [
-            device_status(
-                conditions=[condition()], data={"a": 1}, networkData={"ips": ["10.0.0.1/8"]}
-            )
-        ],
-    }
-    return document
-
-
-def decodes(document: Json) -> bool:
-    """Return True if a strict write accepts the document."""
-    struct = next(kind.struct for kind in KINDS if kind.kind == document["kind"])
-    fields = {name: value for name, value in document.items() if name not in {"kind", "apiVersion"}}
-    try:
-        return not SCHEMA.decode(struct, fields)[1]
-    except DecodeError:
-        return False
-
-
-def kubernetes_accepts(document: Json) -> bool:
-    """Return True if Kubernetes' strict schema accepts the document."""
-    try:
-        kubernetes_schemas.check(document)
-    except kubernetes_validate.ValidationError:
-        return False
-    return True
-
-
-def objects(value: object) -> Iterator[dict[str, Any]]:
-    """Yield every JSON object in a document."""
-    if isinstance(value, Mapping):
-        assert isinstance(value, dict)
-        yield value
-        for entry in value.values():
-            yield from objects(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from objects(entry)
-
-
 # Kubernetes' schema states neither the format of times nor that raw JSON may hold anything.
-NOT_COMPARED: Final = frozenset({"timeAdded", "lastTransitionTime", "parameters", "data"})
-
-
-@settings(max_examples=examples(80))
-@given(data=st.data())
-def test_a_field_of_any_name_and_type_is_accepted_exactly_if_kubernetes_accepts_it(
-    data: st.DataObject,
-) -> None:
-    document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
-    place = data.draw(st.sampled_from(list(objects(list(document.values())))))
-    names = {*place, "name", "spec", "value", "capacity", "unknownField"} - NOT_COMPARED
-    name = data.draw(st.sampled_from(sorted(names)))
-    place[name] = data.draw(st.sampled_from(["1", 1, True, [], [1], {"a": 1}]))
-
-    assert decodes(document) == kubernetes_accepts(document)

@@ -1,5 +1,7 @@
 """Pods, nodes and events, limited to what claims and drivers need."""
 
+from typing import Final
+
 import pytest
 
 from tests.dra_simulator.api.client import (
@@ -11,8 +13,11 @@ from tests.dra_simulator.api.client import (
     STRATEGIC,
     Client,
     Json,
+    with_metadata,
 )
-from tests.support.builders.documents import pod_with_claim
+from tests.support.builders.documents import event_document, pod_with_claim
+
+POD: Final = f"{PODS}/pod-a"
 
 
 def container(*claims: Json, name: str = "app") -> Json:
@@ -21,17 +26,13 @@ def container(*claims: Json, name: str = "app") -> Json:
 
 def bind(api: Client, node: str = "node-a") -> int:
     body = {"metadata": {"name": "pod-a"}, "target": {"kind": "Node", "name": node}}
-    return api.post(f"{PODS}/pod-a/binding", body).code
+    return api.post(f"{POD}/binding", body).code
 
 
 def test_a_new_pod_is_pending_with_defaults(api: Client) -> None:
-    wanted = pod_with_claim()
-    wanted["status"] = {"phase": "Running"}
+    made = api.post(PODS, {**pod_with_claim(), "status": {"phase": "Running"}}).json
 
-    made = api.post(PODS, wanted).json
-
-    assert made["status"] == {"phase": "Pending"}
-    assert made["metadata"]["generation"] == 1
+    assert (made["status"], made["metadata"]["generation"]) == ({"phase": "Pending"}, 1)
     assert made["spec"]["terminationGracePeriodSeconds"] == 30
     assert made["spec"]["schedulerName"] == "default-scheduler"
 
@@ -94,15 +95,12 @@ def test_a_pod_with_invalid_claims_or_containers_is_refused(
 def test_a_binding_puts_a_pod_on_a_node_once(api: Client) -> None:
     api.post(PODS, pod_with_claim())
 
-    codes = [bind(api), bind(api, "node-b"), bind(api, "")]
-    bound = api.get(f"{PODS}/pod-a").json
+    assert [bind(api), bind(api, "node-b"), bind(api, "")] == [201, 409, 500]
 
-    assert codes == [201, 409, 500]
-    assert bound["spec"]["nodeName"] == "node-a"
-    assert bound["metadata"]["generation"] == 1
-    assert [(c["type"], c["status"]) for c in bound["status"]["conditions"]] == [
-        ("PodScheduled", "True")
-    ]
+    bound = api.get(POD).json
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+    assert (bound["spec"]["nodeName"], bound["metadata"]["generation"]) == ("node-a", 1)
 
 
 def test_a_pod_update_can_change_images_and_tolerations_but_not_claims(api: Client) -> None:
@@ -110,46 +108,42 @@ def test_a_pod_update_can_change_images_and_tolerations_but_not_claims(api: Clie
     images = {"spec": {"containers": [{"name": "app", "image": "other"}], "tolerations": [{}]}}
     claims = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "other"}]}}
 
-    assert api.patch(f"{PODS}/pod-a", images, STRATEGIC).code == 200
-    assert api.patch(f"{PODS}/pod-a", claims, STRATEGIC).causes == [("spec", "FieldValueForbidden")]
+    assert api.patch(POD, images, STRATEGIC).code == 200
+    assert api.patch(POD, claims, STRATEGIC).causes == [("spec", "FieldValueForbidden")]
 
 
 def test_a_pod_status_may_name_only_claims_of_the_pod(api: Client) -> None:
     api.post(PODS, pod_with_claim())
-    status = f"{PODS}/pod-a/status"
 
-    fine = {"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "x"}]}}
-    wrong = {"status": {"resourceClaimStatuses": [{"name": "other"}]}}
+    fine, wrong = (
+        api.patch(f"{POD}/status", {"status": {"resourceClaimStatuses": [{"name": name}]}})
+        for name in ("gpu", "other")
+    )
 
-    assert api.patch(status, fine).json["status"] == {"phase": "Pending", **fine["status"]}
-    assert api.patch(status, wrong).causes == [
-        ("status.resourceClaimStatuses[0].name", "FieldValueInvalid")
-    ]
+    expected = {"phase": "Pending", "resourceClaimStatuses": [{"name": "gpu"}]}
+    assert fine.json["status"] == expected
+    assert wrong.causes == [("status.resourceClaimStatuses[0].name", "FieldValueInvalid")]
 
 
 def test_a_deleted_pod_on_a_node_stays_until_it_is_deleted_without_grace(api: Client) -> None:
     api.post(PODS, pod_with_claim())
     bind(api)
 
-    marked = api.delete(f"{PODS}/pod-a").json["metadata"]
-    again = api.delete(f"{PODS}/pod-a").json["metadata"]
-    sooner = api.delete(f"{PODS}/pod-a?gracePeriodSeconds=5").json["metadata"]
-    there = api.get(f"{PODS}/pod-a").code
-    gone = api.delete(f"{PODS}/pod-a", {"gracePeriodSeconds": 0}).json["metadata"]
+    marked, again, sooner, gone = (
+        api.delete(POD, {"gracePeriodSeconds": seconds} if seconds is not None else None)
+        for seconds in (None, None, 5, 0)
+    )
 
-    assert (marked["deletionGracePeriodSeconds"], marked["generation"]) == (30, 2)
-    assert again == marked
-    assert sooner["deletionGracePeriodSeconds"] == 5
-    assert there == 200
-    assert gone["deletionGracePeriodSeconds"] == 0
-    assert api.get(f"{PODS}/pod-a").code == 404
+    assert (marked.json["metadata"]["generation"], again.json) == (2, marked.json)
+    assert [
+        reply.json["metadata"]["deletionGracePeriodSeconds"] for reply in (marked, sooner, gone)
+    ] == [30, 5, 0]
+    assert api.get(POD).code == 404
 
 
 def test_a_pod_in_deletion_cannot_be_bound(api: Client) -> None:
-    waiting = pod_with_claim()
-    waiting["metadata"]["finalizers"] = ["example.com/held"]
-    api.post(PODS, waiting)
-    api.delete(f"{PODS}/pod-a")
+    api.post(PODS, with_metadata(pod_with_claim(), finalizers=["example.com/held"]))
+    api.delete(f"{POD}?gracePeriodSeconds=5")
 
     assert bind(api) == 409
 
@@ -159,54 +153,43 @@ def test_a_pod_that_is_unbound_or_finished_is_removed_at_once(api: Client, phase
     api.post(PODS, pod_with_claim())
     if phase:
         bind(api)
-        api.patch(f"{PODS}/pod-a/status", {"status": {"phase": phase}})
+        api.patch(f"{POD}/status", {"status": {"phase": phase}})
 
-    api.delete(f"{PODS}/pod-a")
+    api.delete(POD)
 
-    assert api.get(f"{PODS}/pod-a").code == 404
+    assert api.get(POD).code == 404
 
 
 def test_a_node_can_be_created_with_a_status_but_not_changed_with_one(api: Client) -> None:
-    made = api.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}})
-    changed = api.patch(f"{NODES}/n", {"status": {"capacity": {"cpu": "2"}}}, MERGE)
-    status = api.patch(f"{NODES}/n/status", {"status": {"capacity": {"cpu": "2"}}}, MERGE)
+    change = {"status": {"capacity": {"cpu": "2"}}}
 
-    assert made.json["status"]["capacity"] == {"cpu": "1"}
-    assert changed.json["status"]["capacity"] == {"cpu": "1"}
-    assert status.json["status"]["capacity"] == {"cpu": "2"}
+    replies = [
+        api.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}}),
+        api.patch(f"{NODES}/n", change, MERGE),
+        api.patch(f"{NODES}/n/status", change, MERGE),
+    ]
 
-
-def event(name: str = "event-a", **fields: object) -> Json:
-    about = {"kind": "Pod", "name": "pod-a", "namespace": "default"}
-    return {
-        "metadata": {"name": name},
-        "involvedObject": about,
-        "reason": "Prepared",
-        "message": "ready",
-        "type": "Normal",
-        "source": {"component": "test"},
-        **fields,
-    }
+    assert [reply.json["status"]["capacity"]["cpu"] for reply in replies] == ["1", "1", "2"]
 
 
 def test_an_event_must_be_in_the_namespace_of_its_object(api: Client) -> None:
-    elsewhere = {"kind": "Pod", "name": "pod-a", "namespace": "other"}
     node = {"kind": "Node", "name": "node-a"}
+    elsewhere = {"kind": "Pod", "name": "pod-a", "namespace": "other"}
 
-    assert api.post(EVENTS, event()).code == 201
-    assert api.post(EVENTS, event("event-b", involvedObject=node)).code == 201
-    assert api.post(EVENTS, event("event-c", involvedObject=elsewhere)).causes == [
+    assert api.post(EVENTS, event_document()).code == 201
+    assert api.post(EVENTS, event_document("b", involvedObject=node)).code == 201
+    assert api.post(EVENTS, event_document("c", involvedObject=elsewhere)).causes == [
         ("involvedObject.namespace", "FieldValueInvalid")
     ]
 
 
 def test_both_groups_of_events_serve_the_same_events(api: Client) -> None:
-    api.post(EVENTS, event())
+    api.post(EVENTS, event_document())
 
     shown = api.get(f"{EVENTS_V1}/event-a").json
 
-    assert shown["apiVersion"] == "events.k8s.io/v1"
-    assert (shown["note"], shown["regarding"]["name"]) == ("ready", "pod-a")
+    assert (shown["apiVersion"], shown["note"]) == ("events.k8s.io/v1", "ready")
+    assert shown["regarding"] == event_document()["involvedObject"]
     assert shown["deprecatedSource"] == {"component": "test"}
     assert not {"message", "involvedObject", "source"} & set(shown)
 
@@ -223,12 +206,10 @@ def test_a_new_event_needs_time_reporter_and_action(api: Client) -> None:
         "reportingInstance": "node-a",
     }
 
-    assert api.post(EVENTS_V1, old).causes == [("eventTime", "FieldValueRequired")]
-    made = api.post(EVENTS_V1, new)
-    assert (made.code, made.json["eventTime"]) == (201, new["eventTime"])
+    for field, document in (("eventTime", old), ("action", {**new, "action": ""})):
+        assert api.post(EVENTS_V1, document).causes == [(field, "FieldValueRequired")]
+    assert api.post(EVENTS_V1, new).json["eventTime"] == new["eventTime"]
     assert api.get(f"{EVENTS}/e").json["reportingComponent"] == "tensor-fusion.ai/dra-driver"
-    lacking = api.post(EVENTS_V1, {**new, "action": "", "metadata": {"name": "f"}})
-    assert lacking.causes == [("action", "FieldValueRequired")]
 
 
 def test_a_container_can_use_two_requests_of_one_claim(api: Client) -> None:

@@ -1,54 +1,57 @@
-"""Discovery, versions and what kubectl reads, and counts of requests."""
+"""Discovery, versions, OpenAPI documents; restarts, faults and counts of requests."""
 
+import http.client
+from contextlib import closing
 from typing import Final
-from urllib.parse import quote
 
 import pytest
 
+from dra_simulator.api.faults import (
+    Cut,
+    Refuse,
+)
+from dra_simulator.api.kinds import KINDS, Kind
 from dra_simulator.apiserver import ApiServer
 from tests.dra_simulator.api.client import (
-    EVENTS,
+    CLAIMS,
+    GPUPOOLS,
     MERGE,
+    NODES,
     RESOURCE,
     SLICES,
     STRATEGIC,
     Client,
-    Json,
     served,
 )
-from tests.support.builders.documents import (
-    slice_document,
-)
+from tests.support.builders.documents import claim_document, slice_document
+
+GVK: Final = "x-kubernetes-group-version-kind"
 
 
 def test_the_server_is_ready_and_reports_its_version(api: Client) -> None:
-    assert api.get("/readyz").json["text"] == "ok"
-    assert api.get("/livez").code == 200
+    assert [api.get(path).json["text"] for path in ("/readyz", "/livez")] == ["ok", "ok"]
     version = api.get("/version").json
     assert (version["major"], version["minor"]) == ("1", "37")
 
 
 def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
-    group = api.get("/apis/resource.k8s.io").json
     resources = {item["name"]: item for item in api.get(RESOURCE).json["resources"]}
+    core = {item["name"]: item for item in api.get("/api/v1").json["resources"]}
+    groups = {item["name"]: item for item in api.get("/apis").json["groups"]}
 
     assert api.get("/api").json["versions"] == ["v1"]
-    assert [item["name"] for item in api.get("/apis").json["groups"]] == [
-        "events.k8s.io",
-        "admissionregistration.k8s.io",
-        "resource.k8s.io",
-    ]
+    assert [*groups] == ["events.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"]
+    group = api.get("/apis/resource.k8s.io").json
+    assert group == group | groups["resource.k8s.io"]
     assert group["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
-    assert set(resources) == {
-        "deviceclasses",
-        "resourceclaims",
-        "resourceclaims/status",
-        "resourceclaimtemplates",
-        "resourceslices",
+    assert {name: item["namespaced"] for name, item in resources.items()} == {
+        "deviceclasses": False,
+        "resourceclaims": True,
+        "resourceclaims/status": True,
+        "resourceclaimtemplates": True,
+        "resourceslices": False,
     }
-    assert resources["resourceslices"]["namespaced"] is False
     assert "deletecollection" in resources["resourceclaims"]["verbs"]
-    core = {item["name"]: item for item in api.get("/api/v1").json["resources"]}
     assert {"pods/binding", "pods/status", "nodes"} <= core.keys()
     assert [name for name in core if "all" in core[name].get("categories", [])] == ["pods"]
 
@@ -63,28 +66,36 @@ def test_another_version_can_be_served_beside_v1() -> None:
     assert [version["version"] for version in versions] == ["v1", "v1beta2"]
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}/{kind.plural}")
+def test_patches_of_every_kind_take_field_validation(empty: Client, kind: Kind) -> None:
+    index = empty.get("/openapi/v3").json["paths"]
+    place = index[f"apis/{kind.group}/v1" if kind.group else "api/v1"]["serverRelativeURL"]
+    patches = [each["patch"] for each in empty.get(place).json["paths"].values()]
+
+    named = {"group": kind.group, "version": "v1", "kind": kind.kind}
+    (patch,) = [patch for patch in patches if patch[GVK] == named]
+    parameter = {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
+    assert parameter in patch["parameters"]
+
+
+def test_group_version_that_is_not_served_has_no_document(empty: Client) -> None:
+    assert empty.get("/openapi/v3/apis/apps/v1").code == 404
+
+
 def test_a_restarted_server_keeps_its_objects() -> None:
     server = ApiServer()
-    server.start()
-    api = Client(server.url)
-    made = api.post(SLICES, slice_document()).json
-    server.stop()
+    with server:
+        api = Client(server.url)
+        made = api.post(SLICES, slice_document()).json
     with pytest.raises(ConnectionError):
         api.get(SLICES)
 
-    server.start()
-    found = api.get(f"{SLICES}/slice-a").json
-    with api.watch(f"{SLICES}?resourceVersion={made['metadata']['resourceVersion']}") as watch:
-        api.delete(f"{SLICES}/slice-a")
-        event = watch.next()[:2]
-    server.stop()
-    api.close()
-
-    assert found == made
-    assert event == ("DELETED", "slice-a")
-
-
-GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
+    with server, closing(api):
+        assert api.get(f"{SLICES}/slice-a").json == made
+        since = made["metadata"]["resourceVersion"]
+        with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
+            api.delete(f"{SLICES}/slice-a")
+            assert watch.next()[:2] == ("DELETED", "slice-a")
 
 
 def test_custom_resources_are_patched_but_not_strategically() -> None:
@@ -102,43 +113,96 @@ def test_custom_resources_are_patched_but_not_strategically() -> None:
     )
 
 
-def event(name: str, *, pod: str, **fields: object) -> Json:
-    about = {"kind": "Pod", "name": pod, "namespace": "default", "uid": f"uid-of-{pod}"}
-    return {
-        "metadata": {"name": name},
-        "involvedObject": {**about, "apiVersion": "v1"},
-        "reason": "Failed",
-        "type": "Warning",
-        **fields,
-    }
-
-
 @pytest.mark.parametrize(
-    ("selector", "names"),
+    ("code", "reason"),
     [
-        # kubectl describe pod
-        (
-            "involvedObject.name=pod-a,involvedObject.namespace=default,involvedObject.kind=Pod,"
-            "involvedObject.uid=uid-of-pod-a",
-            ["a", "b"],
-        ),
-        # kubectl events --for pod/pod-b
-        ("involvedObject.kind=Pod,involvedObject.name=pod-b,involvedObject.apiVersion=v1", ["c"]),
-        # kubectl get events --field-selector
-        ("type!=Normal", ["a", "b"]),
-        ("reportingComponent=default-scheduler,reason=Failed", ["b"]),
-        ("involvedObject.fieldPath=spec.a", ["c"]),
+        (401, "Unauthorized"),
+        (403, "Forbidden"),
+        (409, "Conflict"),
+        (410, "Expired"),
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (503, "ServiceUnavailable"),
     ],
 )
-def test_events_are_found_by_the_fields_that_kubectl_selects(
-    api: Client, selector: str, names: list[str]
+def test_a_refused_request_is_not_carried_out(
+    api: Client, server: ApiServer, code: int, reason: str
 ) -> None:
-    api.post(EVENTS, event("a", pod="pod-a", source={"component": "kubelet"}))
-    api.post(EVENTS, event("b", pod="pod-a", reportingComponent="default-scheduler"))
-    of_other = event("c", pod="pod-b", type="Normal")
-    of_other["involvedObject"]["fieldPath"] = "spec.a"
-    api.post(EVENTS, of_other)
+    server.faults.add("create", "resourceslices", Refuse(code), times=1)
 
-    found = api.get(f"{EVENTS}?fieldSelector={quote(selector)}&limit=500").json["items"]
+    refused = api.post(SLICES, slice_document())
 
-    assert [item["metadata"]["name"] for item in found] == names
+    assert (refused.code, refused.json["reason"], refused.json["code"]) == (code, reason, code)
+    assert api.post(SLICES, slice_document()).code == 201
+
+
+def test_a_fault_affects_only_its_verb_resource_and_name(api: Client, server: ApiServer) -> None:
+    for name in ("slice-a", "slice-b"):
+        api.post(SLICES, slice_document(name))
+    fault = server.faults.add("get", "resourceslices", Refuse(403), name="slice-b")
+
+    codes = [api.get(path).code for path in (f"{SLICES}/slice-a", f"{SLICES}/slice-b", SLICES)]
+
+    assert codes == [200, 403, 200]
+    assert fault.hits == 1
+
+
+def test_a_fault_ends_with_its_count_its_removal_or_its_block(
+    api: Client, server: ApiServer
+) -> None:
+    def codes(count: int) -> list[int]:
+        return [api.get(SLICES).code for _ in range(count)]
+
+    server.faults.add("list", "resourceslices", Refuse(500), times=2)
+    assert codes(3) == [500, 500, 200]
+    removed = server.faults.add("list", "resourceslices", Refuse(500))
+    assert codes(3) == [500, 500, 500]
+    server.faults.remove(removed)
+    with server.faults.during("list", "resourceslices", Refuse(500)) as fault:
+        assert codes(1) == [500]
+    server.faults.add("list", "resourceslices", Refuse(500))
+    server.faults.clear()
+
+    assert (codes(1), fault.hits) == ([200], 1)
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_connection_can_be_cut_before_or_after_the_write(
+    api: Client, server: ApiServer, carried_out: bool
+) -> None:
+    server.faults.add("create", "resourceslices", Cut(carried_out=carried_out), times=1)
+
+    with pytest.raises(http.client.RemoteDisconnected):
+        api.post(SLICES, slice_document())
+
+    assert len(api.get(SLICES).json["items"]) == carried_out
+
+
+def test_received_and_answered_requests_of_a_client_are_counted(
+    api: Client, server: ApiServer
+) -> None:
+    server.faults.add("list", "nodes", Cut(), times=1)
+    with pytest.raises(http.client.RemoteDisconnected):
+        api.get(NODES)
+    api.get(NODES)
+
+    counts = server.requests
+    assert (counts.received("tests/1"), counts.answered("tests/1")) == (2, 1)
+    assert (counts.received("other"), counts.answered("other")) == (0, 0)
+
+
+def test_requests_are_counted_by_verb_and_resource(api: Client, server: ApiServer) -> None:
+    api.post(CLAIMS, claim_document())
+    api.get(CLAIMS)
+    api.patch(f"{CLAIMS}/claim-a/status", {"status": {}})
+    api.delete(CLAIMS)
+
+    assert server.requests.all() == {
+        ("create", "resourceclaims"): 1,
+        ("list", "resourceclaims"): 1,
+        ("patch", "resourceclaims/status"): 1,
+        ("deletecollection", "resourceclaims"): 1,
+    }
+    assert server.requests.count("list") == 1
+    server.requests.reset()
+    assert server.requests.count() == 0

@@ -1,7 +1,7 @@
 """Tables, which `kubectl get` shows: the columns of a real 1.36 server, and the cells of rows."""
 
-from collections.abc import Iterator
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from tests.dra_simulator.api.client import (
     CLASSES,
     EVENTS,
     EVENTS_V1,
+    GPUPOOLS,
     MERGE,
     NODES,
     PODS,
@@ -23,11 +24,13 @@ from tests.dra_simulator.api.client import (
     Client,
     Json,
     served,
+    with_metadata,
 )
 from tests.support.builders.documents import (
     allocation_document,
     claim_document,
     class_document,
+    event_document,
     pod_with_claim,
     slice_document,
 )
@@ -101,12 +104,6 @@ def columns_of(table: Json) -> list[tuple[str, str, str, int]]:
     return [tuple(column[name] for name in names) for column in table["columnDefinitions"]]
 
 
-@pytest.fixture(scope="module")
-def empty() -> Iterator[Client]:
-    with served(tensor_fusion=True) as client:
-        yield client
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}/{kind.plural}")
 def test_every_kind_has_the_columns_of_a_real_server(empty: Client, kind: Kind) -> None:
     table = empty.get(path_of(kind), TABLE).json
@@ -133,9 +130,9 @@ def test_a_row_includes_the_requested_part_of_its_object(api: Client, included: 
 
     table = api.get(f"{CLASSES}?includeObject={included}", TABLE).json
 
-    (found,) = table["rows"]
     whole = included == "Object"
-    assert found["object"] == (made if whole else {**partial, "metadata": made["metadata"]})
+    expected = made if whole else {**partial, "metadata": made["metadata"]}
+    assert [found["object"] for found in table["rows"]] == [expected]
     assert table["metadata"]["resourceVersion"] >= made["metadata"]["resourceVersion"]
 
 
@@ -164,9 +161,9 @@ def test_a_single_object_is_a_table_with_one_row(api: Client) -> None:
     ],
 )
 def test_an_answer_has_the_first_form_that_can_be_served(
-    api: Client, accept: str, code: int, kind: str
+    empty: Client, accept: str, code: int, kind: str
 ) -> None:
-    found = api.get(CLASSES, accept)
+    found = empty.get(CLASSES, accept)
 
     assert (found.code, found.json["kind"]) == (code, kind)
 
@@ -188,23 +185,32 @@ WAITING: Final = {"name": "app", "state": {"waiting": {"reason": "CrashLoopBackO
 
 
 @pytest.mark.parametrize(
-    ("status", "shown"),
+    ("spec", "status", "shown"),
     [
-        ({"phase": "Pending"}, ("0/1", "Pending", "0")),
-        ({"phase": "Running", "containerStatuses": [RUNNING]}, ("1/1", "Running", "2")),
-        ({"phase": "Running", "containerStatuses": [WAITING]}, ("0/1", "CrashLoopBackOff", "0")),
-        (
-            {"phase": "Succeeded", "containerStatuses": [ended(0, reason="Completed")]},
-            ("0/1", "Completed", "0"),
+        ({"schedulingGates": [{"name": "a.b/c"}]}, {}, ("0/1", "SchedulingGated", "0")),
+        *(
+            ({}, status, shown)
+            for status, shown in (
+                ({"phase": "Pending"}, ("0/1", "Pending", "0")),
+                ({"phase": "Running", "containerStatuses": [RUNNING]}, ("1/1", "Running", "2")),
+                (
+                    {"phase": "Running", "containerStatuses": [WAITING]},
+                    ("0/1", "CrashLoopBackOff", "0"),
+                ),
+                (
+                    {"phase": "Succeeded", "containerStatuses": [ended(0, reason="Completed")]},
+                    ("0/1", "Completed", "0"),
+                ),
+                ({"phase": "Failed", "containerStatuses": [ended(3)]}, ("0/1", "ExitCode:3", "0")),
+                ({"phase": "Failed", "reason": "Evicted"}, ("0/1", "Evicted", "0")),
+            )
         ),
-        ({"phase": "Failed", "containerStatuses": [ended(3)]}, ("0/1", "ExitCode:3", "0")),
-        ({"phase": "Failed", "reason": "Evicted"}, ("0/1", "Evicted", "0")),
     ],
 )
 def test_a_pods_row_summarizes_its_containers(
-    api: Client, status: Json, shown: tuple[str, str, str]
+    api: Client, spec: Json, status: Json, shown: tuple[str, str, str]
 ) -> None:
-    api.post(PODS, pod_with_claim())
+    api.post(PODS, pod_with_claim(**spec))
     api.patch(f"{PODS}/pod-a/status", {"status": status})
 
     found = row(api, PODS)
@@ -213,40 +219,32 @@ def test_a_pods_row_summarizes_its_containers(
     assert (found["Name"], found["IP"], found["Node"]) == ("pod-a", "<none>", "<none>")
 
 
-def test_a_pod_with_scheduling_gates_is_shown_as_gated(api: Client) -> None:
-    api.post(PODS, pod_with_claim(schedulingGates=[{"name": "example.com/gate"}]))
-
-    assert row(api, PODS)["Status"] == "SchedulingGated"
-
-
 def test_a_pod_in_deletion_is_shown_as_terminating_and_a_completed_one_is_marked(
     api: Client,
 ) -> None:
     api.post(PODS, pod_with_claim(nodeName="node-a"))
+    api.delete(f"{PODS}/pod-a")
     api.post(PODS, pod_with_claim("pod-b"))
     api.patch(f"{PODS}/pod-b/status", {"status": {"phase": "Succeeded"}})
-    api.delete(f"{PODS}/pod-a")
 
-    rows = api.get(PODS, TABLE).json["rows"]
+    terminating, completed = api.get(PODS, TABLE).json["rows"]
 
-    assert rows[0]["cells"][2] == "Terminating"
-    assert "conditions" not in rows[0]
-    (completed,) = rows[1]["conditions"]
-    assert (completed["type"], completed["status"]) == ("Completed", "True")
+    assert (terminating["cells"][2], terminating.get("conditions")) == ("Terminating", None)
+    (condition,) = completed["conditions"]
+    assert (condition["type"], condition["status"]) == ("Completed", "True")
 
 
 def test_a_claims_row_shows_its_state(api: Client) -> None:
-    api.post(CLAIMS, claim_document())
-    states = [row(api, CLAIMS)["State"]]
-    status: Json = {"allocation": allocation_document()}
-    for more in ({}, {"reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "u"}]}):
-        api.patch(f"{CLAIMS}/claim-a/status", {"status": status | more}, MERGE)
+    api.post(CLAIMS, with_metadata(claim_document(), finalizers=["a.b/c"]))
+    user = {"resource": "pods", "name": "pod-a", "uid": "u"}
+    states = []
+    for status in ({}, {"allocation": allocation_document()}, {"reservedFor": [user]}):
+        api.patch(f"{CLAIMS}/claim-a/status", {"status": status}, MERGE)
         states.append(row(api, CLAIMS)["State"])
-    api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": ["a.b/c"]}}, MERGE)
     api.delete(f"{CLAIMS}/claim-a")
-    states.append(row(api, CLAIMS)["State"])
 
-    assert states == ["pending", "allocated", "allocated,reserved", "deleted,allocated,reserved"]
+    assert states == ["pending", "allocated", "allocated,reserved"]
+    assert row(api, CLAIMS)["State"] == "deleted,allocated,reserved"
 
 
 def test_rows_of_slices_and_nodes_show_their_fields(api: Client) -> None:
@@ -260,50 +258,58 @@ def test_rows_of_slices_and_nodes_show_their_fields(api: Client) -> None:
     api.post(SLICES, slice_document())
     api.post(NODES, {**node, "status": status})
 
-    of_slice, of_node = row(api, SLICES), row(api, NODES)
-
-    assert (of_slice["Node"], of_slice["Pool"]) == ("node-a", "pool-a/node-a")
-    assert of_slice["Driver"] == "tensor-fusion.ai.dra-driver"
-    assert of_node["Status"] == "NotReady,SchedulingDisabled"
-    assert of_node["Roles"] == "gpu"
-    assert (of_node["Internal-IP"], of_node["External-IP"]) == ("192.0.2.1", "<none>")
-    assert (of_node["Kernel-Version"], of_node["OS-Image"]) == ("6.1", "<unknown>")
+    assert {**row(api, SLICES), "Age": ""} == {
+        "Name": "slice-a",
+        "Node": "node-a",
+        "Driver": "tensor-fusion.ai.dra-driver",
+        "Pool": "pool-a/node-a",
+        "Age": "",
+    }
+    assert {**row(api, NODES), "Age": ""} == {
+        "Name": "node-a",
+        "Status": "NotReady,SchedulingDisabled",
+        "Roles": "gpu",
+        "Age": "",
+        "Version": "v1.36.2",
+        "Internal-IP": "192.0.2.1",
+        "External-IP": "<none>",
+        "OS-Image": "<unknown>",
+        "Kernel-Version": "6.1",
+        "Container-Runtime": "<unknown>",
+    }
 
 
 def test_an_events_row_counts_and_names_its_source(api: Client) -> None:
+    first, last = "2001-01-01T00:00:00Z", "2011-01-01T00:00:00Z"
     about = {"kind": "Pod", "name": "pod-a", "namespace": "default", "fieldPath": "spec.a"}
-    event = {
-        "metadata": {"name": "event-a"},
-        "involvedObject": about,
-        "reason": "Failed",
-        "message": " no card\n",
-        "type": "Warning",
-        "source": {"component": "kubelet", "host": "node-a"},
-        "firstTimestamp": "2001-01-01T00:00:00Z",
-        "lastTimestamp": "2011-01-01T00:00:00Z",
-        "count": 3,
+    source = {"component": "kubelet", "host": "node-a"}
+    times = {"firstTimestamp": first, "lastTimestamp": last, "count": 3}
+    event = event_document(involvedObject=about, message=" no card\n", source=source)
+    api.post(EVENTS, {**event, **times})
+
+    assert row(api, EVENTS) == row(api, EVENTS_V1)
+    assert row(api, EVENTS) == {
+        "Last Seen": rendering.age(last),
+        "Type": "Normal",
+        "Reason": "Prepared",
+        "Object": "pod/pod-a",
+        "Subobject": "spec.a",
+        "Source": "kubelet, node-a",
+        "Message": "no card",
+        "First Seen": rendering.age(first),
+        "Count": 3,
+        "Name": "event-a",
     }
-    api.post(EVENTS, event)
-
-    found = row(api, EVENTS)
-
-    assert found == row(api, EVENTS_V1)
-    assert (found["Object"], found["Subobject"]) == ("pod/pod-a", "spec.a")
-    assert (found["Source"], found["Count"]) == ("kubelet, node-a", 3)
-    assert found["Message"] == "no card"
-    assert found["First Seen"] == rendering.age(event["firstTimestamp"])
-    assert found["Last Seen"] == rendering.age(event["lastTimestamp"])
 
 
 def test_a_row_of_a_custom_resource_has_the_values_at_its_columns_paths() -> None:
     ratio = {"oversubscription": {"tflopsOversellRatio": 500}}
     spec = {"qosConfig": {"defaultQoS": "high"}, "capacityConfig": ratio}
-    path = "/apis/tensor-fusion.ai/v1/gpupools"
     marks = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool"}
     with served(tensor_fusion=True) as api:
-        api.post(path, {**marks, "metadata": {"name": "full"}, "spec": spec})
-        api.post(path, {**marks, "metadata": {"name": "none"}})
-        rows = api.get(path, TABLE).json["rows"]
+        api.post(GPUPOOLS, {**marks, "metadata": {"name": "full"}, "spec": spec})
+        api.post(GPUPOOLS, {**marks, "metadata": {"name": "none"}})
+        rows = api.get(GPUPOOLS, TABLE).json["rows"]
 
     assert [found["cells"][:3] for found in rows] == [["full", "high", 500], ["none", None, None]]
 
@@ -330,11 +336,10 @@ def test_events_of_a_watch_are_tables_and_a_bookmark_still_ends_the_initial_ones
     query = "sendInitialEvents=true&allowWatchBookmarks=true&includeObject=None"
 
     with api.watch(f"{CLASSES}?{query}", TABLE) as watch:
-        events = [next(iter(watch)), next(iter(watch))]
+        added, bookmark = islice(watch, 2)
 
-    assert [each["type"] for each in events] == ["ADDED", "BOOKMARK"]
-    assert events[0]["object"]["rows"][0]["cells"][0] == "a"
-    assert columns_of(events[0]["object"]) == [NAME, AGE]
-    (bookmark,) = events[1]["object"]["rows"]
-    annotations = bookmark["object"]["metadata"]["annotations"]
+    assert (added["type"], added["object"]["rows"][0]["cells"][0]) == ("ADDED", "a")
+    assert columns_of(added["object"]) == [NAME, AGE]
+    assert bookmark["type"] == "BOOKMARK"
+    annotations = bookmark["object"]["rows"][0]["object"]["metadata"]["annotations"]
     assert annotations == {"k8s.io/initial-events-end": "true"}

@@ -130,3 +130,22 @@ def pod_with_claim(name: str = "pod-a", **spec: object) -> Json:
             **spec,
         },
     }
+
+
+def event_document(name: str = "event-a", *, pod: str = "pod-a", **fields: object) -> Json:
+    """Return an Event on a pod."""
+    return {
+        "metadata": {"name": name},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "default",
+            "name": pod,
+            "uid": f"uid-of-{pod}",
+        },
+        "reason": "Prepared",
+        "message": "ready",
+        "type": "Normal",
+        "source": {"component": "test"},
+        **fields,
+    }
