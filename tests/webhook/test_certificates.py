@@ -3,7 +3,9 @@
 import socket
 import ssl
 import subprocess
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 
@@ -16,11 +18,6 @@ from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import ReviewServer
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
 
 
 def ok(_: Request) -> Response:
@@ -46,16 +43,14 @@ def leaf(file: Path) -> bytes:
 
 
 def test_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: Files) -> None:
-    with serving(ok, files) as server:
+    with serving(ok, files) as server, closing(connection(server.port, files.trusting())) as old:
         before = presented(server.port, files)
-        old = connection(server.port, files.trusting())
         posted(old, "/", b"")
 
         files.renew()
 
         assert presented(server.port, files) == leaf(files.certificate) != before
         assert posted(old, "/", b"") == (200, b"ok")
-        old.close()
 
 
 def test_certificate_without_its_new_key_is_not_used_yet(files: Files) -> None:
@@ -71,8 +66,9 @@ def test_certificate_without_its_new_key_is_not_used_yet(files: Files) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("no PEM")])
-def test_unreadable_files_keep_the_previous_certificate(files: Files, damage: object) -> None:
-    assert callable(damage)
+def test_unreadable_files_keep_the_previous_certificate(
+    files: Files, damage: Callable[[Path], object]
+) -> None:
     with serving(ok, files) as server:
         before = presented(server.port, files)
 
@@ -132,20 +128,16 @@ def test_file_that_cannot_be_used_is_an_input_error(
         Certificates(files.certificate, files.key, files.client_ca)
 
 
-def statuses(server: ReviewServer, files: Files, *authorities: trustme.CA | None) -> list[int]:
-    """Return the status for a client with a certificate of each authority; 0 if it is cut off."""
-    found = []
-    for authority in authorities:
-        context = files.trusting()
-        if authority is not None:
-            authority.issue_cert("api-server").configure_cert(context)
-        client = connection(server.port, context)
+def status(server: ReviewServer, files: Files, authority: trustme.CA | None) -> int:
+    """Return the status for a client with a certificate of this authority; 0 if it is cut off."""
+    context = files.trusting()
+    if authority is not None:
+        authority.issue_cert("api-server").configure_cert(context)
+    with closing(connection(server.port, context)) as client:
         try:
-            found.append(posted(client, "/", b"")[0])
+            return posted(client, "/", b"")[0]
         except OSError:
-            found.append(0)
-        client.close()
-    return found
+            return 0
 
 
 def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
@@ -156,12 +148,10 @@ def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
     first.cert_pem.write_to_path(str(files.client_ca))
 
     with serving(ok, files) as server:
-        before = statuses(server, files, first, second, files.authority, None)
+        every = (first, second, files.authority, None)
+        assert [status(server, files, each) for each in every] == [200, 0, 0, 0]
         second.cert_pem.write_to_path(str(files.client_ca))
-        after = statuses(server, files, first, second)
-
-    assert before == [200, 0, 0, 0]
-    assert after == [0, 200]
+        assert [status(server, files, each) for each in (first, second)] == [0, 200]
 
 
 def renew(files: Files, not_after: datetime) -> None:
@@ -173,7 +163,6 @@ def renew(files: Files, not_after: datetime) -> None:
     files.certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
 
 
-@pytest.mark.parametrize("needs_client_certificate", [False, True])
 @pytest.mark.parametrize(
     "not_after",
     [
@@ -183,16 +172,19 @@ def renew(files: Files, not_after: datetime) -> None:
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),  # no end (RFC 5280, 4.1.2.5)
     ],
 )
-def test_end_of_a_certificate(
-    tmp_path: Path, not_after: datetime, needs_client_certificate: bool
+@pytest.mark.parametrize("needs_client_certificate", [False, True])
+def test_end_of_the_certificate_in_use_follows_the_files(
+    files: Files, tmp_path: Path, not_after: datetime, needs_client_certificate: bool
 ) -> None:
-    files = Files(tmp_path)
-    renew(files, not_after)
     client_ca = tmp_path / "ca.crt"
     files.authority.cert_pem.write_to_path(str(client_ca))
     used = client_ca if needs_client_certificate else None
+    certificates = Certificates(files.certificate, files.key, used)
+    assert certificates.expires_at() not in (None, not_after)
 
-    assert Certificates(files.certificate, files.key, used).expires_at() == not_after
+    renew(files, not_after)
+
+    assert certificates.expires_at() == not_after
 
 
 @pytest.mark.process
@@ -206,15 +198,3 @@ def test_end_of_a_certificate_that_signed_itself(tmp_path: Path) -> None:
     seconds = ssl.cert_time_to_seconds(shown.decode().strip().removeprefix("notAfter="))
 
     assert Certificates(*files).expires_at() == datetime.fromtimestamp(seconds, UTC)
-
-
-def test_end_of_the_certificate_in_use_follows_the_files(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    certificates = Certificates(files.certificate, files.key)
-    before = certificates.expires_at()
-    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=365)
-    renew(files, soon)
-
-    assert before is not None
-    assert before != soon
-    assert certificates.expires_at() == soon

@@ -7,9 +7,10 @@ import socket
 import ssl
 from asyncio import sslproto
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 HALF = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
 LARGE = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 600000\r\n\r\n"
+REVIEW, LARGE_REVIEW = HALF + b"x" * 9, LARGE + b"x" * 600_000
 REFUSED = b"GET /refused HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -33,12 +35,36 @@ def echo(request: Request) -> Response:
     )
 
 
-def test_several_requests_share_one_connection(files: Files) -> None:
+class HeldEcho:
+    """Answers as `echo` does; the first answer waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.received, self.go_on = Event(), Event()
+        self.paths: list[str] = []
+
+    def __call__(self, request: Request) -> Response:
+        self.paths.append(request.path)
+        if len(self.paths) == 1:
+            self.received.set()
+            self.go_on.wait(PATIENCE_SECONDS)
+        return echo(request)
+
+    def wait(self) -> None:
+        """Wait until the first request has arrived."""
+        assert self.received.wait(PATIENCE_SECONDS)
+
+
+def test_several_requests_share_one_connection_which_delays_no_answer(files: Files) -> None:
     with (
         serving(echo, files) as server,
         closing(connection(server.port, files.trusting())) as client,
     ):
         answers = [posted(client, f"/{n}?timeout=5s", b"x" * n) for n in range(3)]
+        (accepted,) = server.connections
+        own = accepted.tcp.get_extra_info("socket")
+
+        # No answer waits for the acknowledgement of its beginning.
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     assert answers == [(200, f"POST /{n} timeout=5s {'x' * n}".encode()) for n in range(3)]
 
@@ -76,10 +102,15 @@ def raw(server: ReviewServer, files: Files, text: bytes) -> bytes:
         return answer
 
 
-def status_of(server: ReviewServer, files: Files, body: bytes = b"x") -> int:
+def status_of(server: ReviewServer, files: Files, body: bytes = b"x", path: str = "/") -> int:
     """Return the status of a review by a new client."""
     with closing(connection(server.port, files.trusting())) as client:
-        return posted(client, "/", body)[0]
+        return posted(client, path, body)[0]
+
+
+def held(server: ReviewServer, size: int) -> int:
+    """Return the number of bodies and answers of this size that the server holds."""
+    return [*server.held.values()].count(size)
 
 
 @pytest.mark.parametrize(
@@ -127,34 +158,16 @@ def test_body_of_the_maximum_size_is_accepted(files: Files) -> None:
 
 
 def test_large_reviews_wait_for_each_other_but_small_ones_do_not(files: Files) -> None:
-    received, go_on = Event(), Event()
+    respond, large = HeldEcho(), b"x" * 2**20
+    with serving(respond, files) as server, ThreadPoolExecutor(2) as threads:
+        threads.submit(status_of, server, files, large, "/first")
+        respond.wait()
+        threads.submit(status_of, server, files, large, "/second")
+        assert eventually(lambda: held(server, len(large)) == 2)
+        status_of(server, files, path="/small")
+        respond.go_on.set()
 
-    def respond(request: Request) -> Response:
-        if request.path == "/first":
-            received.set()
-            go_on.wait(PATIENCE_SECONDS)
-        return Response(body=request.path.encode())
-
-    large = b"x" * 2**20
-    order: list[bytes] = []
-
-    def send(path: str, text: bytes) -> None:
-        with closing(connection(server.port, files.trusting())) as client:
-            order.append(posted(client, path, text)[1])
-
-    with serving(respond, files) as server:
-        first = Thread(target=send, args=("/first", large))
-        first.start()
-        received.wait(PATIENCE_SECONDS)
-        second = Thread(target=send, args=("/second", large))
-        second.start()
-        send("/small", b"x")
-        go_on.set()
-        first.join()
-        second.join()
-
-    assert order[0] == b"/small"
-    assert sorted(order) == [b"/first", b"/second", b"/small"]
+    assert respond.paths == ["/first", "/small", "/second"]
 
 
 def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None:
@@ -167,17 +180,13 @@ def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None
         serving(respond, files) as server,
         closing(connection(server.port, files.trusting())) as client,
     ):
-        odd, usual = posted(client, "/odd", b""), posted(client, "/usual", b"")
-
-    assert odd == (500, b"KeyError, see the log\n")
-    assert usual[0] == 200
+        assert posted(client, "/odd", b"") == (500, b"KeyError, see the log\n")
+        assert posted(client, "/usual", b"")[0] == 200
 
 
 def test_client_that_sends_nothing_is_cut(files: Files) -> None:
-    bounds = Bounds(handshake_seconds=0.1)
-
     with (
-        serving(echo, files, bounds) as server,
+        serving(echo, files, Bounds(handshake_seconds=0.1)) as server,
         socket.create_connection((HOST, server.port), 5) as silent,
     ):
         assert silent.recv(1) == b""
@@ -201,19 +210,18 @@ def test_client_that_drips_a_body_is_cut(files: Files) -> None:
 
 
 def test_client_that_does_not_read_its_answer_is_cut(files: Files) -> None:
-    answer = b"x" * 2**24
+    answer, read = Response(body=b"x" * 2**24), 0
     with (
-        serving(lambda _: Response(body=answer), files, Bounds(request_seconds=0.5)) as server,
+        serving(lambda _: answer, files, Bounds(request_seconds=0.5)) as server,
         secured(server, files) as slow,
     ):
-        slow.sendall(HALF + b"x" * 9)
+        slow.sendall(REVIEW)
         assert eventually(lambda: not server.connections)
-        read = 0
         with contextlib.suppress(OSError):
             while part := slow.recv(2**20):
                 read += len(part)
 
-    assert read < len(answer)
+    assert read < 2**24
 
 
 def test_idle_client_is_cut(files: Files) -> None:
@@ -224,19 +232,14 @@ def test_idle_client_is_cut(files: Files) -> None:
 
 
 def test_longest_idle_connection_is_cut_if_there_are_too_many(files: Files) -> None:
-    with serving(echo, files, Bounds(connections=3)) as server:
-        clients = [connection(server.port, files.trusting()) for _ in range(4)]
-        statuses = [posted(client, "/", b"")[0] for client in clients]
-        first = clients[0].sock
-        assert first is not None
-        ended = first.recv(1)
-        again = posted(clients[1], "/", b"")[0]
-        for client in clients:
-            client.close()
+    with serving(echo, files, Bounds(connections=3)) as server, ExitStack() as opened:
+        made = [connection(server.port, files.trusting()) for _ in range(4)]
+        first, second, *_ = [opened.enter_context(closing(client)) for client in made]
+        assert [posted(client, "/", b"")[0] for client in made] == [200] * 4
 
-    assert statuses == [200] * 4
-    assert ended == b""
-    assert again == 200
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            posted(first, "/", b"")
+        assert posted(second, "/", b"")[0] == 200
 
 
 @pytest.mark.parametrize("sent", [None, b"", HALF], ids=["no handshake", "no request", "half"])
@@ -246,18 +249,17 @@ def test_connections_without_a_request_make_room_for_others(
     with (
         serving(echo, files, Bounds(connections=4)) as server,
         closing(connection(server.port, files.trusting())) as kept,
-        closing(connection(server.port, files.trusting())) as new,
         ExitStack() as opened,
     ):
-        statuses = [posted(kept, "/", b"")[0]]
+        assert posted(kept, "/", b"")[0] == 200
         for _ in range(12):
-            silent = opened.enter_context(socket.create_connection((HOST, server.port)))
-            if sent is not None:
-                silent = files.trusting().wrap_socket(silent, server_hostname=HOST)
-                opened.enter_context(silent).sendall(sent)
-        statuses += [posted(client, "/", b"")[0] for client in (new, kept)]
+            if sent is None:
+                opened.enter_context(socket.create_connection((HOST, server.port)))
+            else:
+                opened.enter_context(secured(server, files)).sendall(sent)
 
-    assert statuses == [200] * 3
+        assert status_of(server, files) == 200
+        assert posted(kept, "/", b"")[0] == 200
 
 
 def test_many_clients_can_connect_at_once(files: Files) -> None:
@@ -275,49 +277,31 @@ def test_many_clients_can_connect_at_once(files: Files) -> None:
         assert len(pending.select(timeout=0)) == 300
 
 
-def test_request_in_flight_at_the_stop_is_answered(
-    files: Files,
-) -> None:
-    received, go_on = Event(), Event()
-    answers = []
+def test_request_in_flight_at_the_stop_is_answered(files: Files) -> None:
+    respond = HeldEcho()
+    with serving(respond, files) as server, ThreadPoolExecutor(2) as threads:
+        status = threads.submit(status_of, server, files)
+        respond.wait()
+        threads.submit(server.stop, grace_seconds=FOREVER)
+        assert server.is_leaving.wait(PATIENCE_SECONDS)
+        respond.go_on.set()
 
-    def respond(_: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return Response(body=b"late")
-
-    with (
-        serving(respond, files) as server,
-        closing(connection(server.port, files.trusting())) as client,
-    ):
-        sending = Thread(target=lambda: answers.append(posted(client, "/", b"")))
-        sending.start()
-        received.wait(PATIENCE_SECONDS)
-        stopping = Thread(target=server.stop, kwargs={"grace_seconds": FOREVER})
-        stopping.start()
-        server.is_leaving.wait(PATIENCE_SECONDS)
-        go_on.set()
-        sending.join()
-        stopping.join()
-
-    assert answers == [(200, b"late")]
+        assert status.result() == 200
 
 
 def test_leaving_server_closes_connections_but_still_accepts_requests(files: Files) -> None:
     with (
         serving(echo, files) as server,
         closing(connection(server.port, files.trusting())) as client,
-        closing(connection(server.port, files.trusting())) as later,
     ):
         assert posted(client, "/", b"")[0] == 200
         server.is_leaving.set()
         client.request("POST", "/", b"")
         answer = client.getresponse()
         answer.read()
-        status, _ = posted(later, "/", b"")
 
-    assert answer.getheader("Connection") == "close"
-    assert status == 200
+        assert answer.getheader("Connection") == "close"
+        assert status_of(server, files) == 200
 
 
 def test_stop_ends_used_and_unused_idle_connections_at_once(files: Files) -> None:
@@ -365,23 +349,16 @@ def test_bodies_that_do_not_arrive_take_no_worker(files: Files, sent: bytes) -> 
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
 
-def unread(server: ReviewServer) -> int:
-    """Return the number of answers that are held for their clients."""
-    return sum(size == 210_000 for size in [*server.held.values()])
-
-
 def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
-    bounds = Bounds(large_workers=1, small_workers=1)
-    answer = b"x" * 210_000
+    answer = Response(body=b"x" * 210_000)
     with (
-        serving(lambda _: Response(body=answer), files, bounds) as server,
+        serving(lambda _: answer, files, Bounds(large_workers=1, small_workers=1)) as server,
         ExitStack() as opened,
     ):
-        for number in range(30):
-            client = opened.enter_context(secured(server, files))
-            client.sendall((LARGE + b"x" * 600_000) if number % 2 else (HALF + b"x" * 9))
+        for text in [REVIEW, LARGE_REVIEW] * 15:
+            opened.enter_context(secured(server, files)).sendall(text)
 
-        assert eventually(lambda: unread(server) == 30)
+        assert eventually(lambda: held(server, 210_000) == 30)
         assert status_of(server, files, b"x" * 600_000) == 200
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
@@ -402,91 +379,62 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
 
 
 def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(request: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(held_bytes=2**20)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(LARGE + b"x" * 600_000)
-        received.wait(PATIENCE_SECONDS)
-        second = status_of(server, files, b"x" * 600_000)
-        go_on.set()
+        first.sendall(LARGE_REVIEW)
+        respond.wait()
+        assert status_of(server, files, b"x" * 600_000) == 503
+        respond.go_on.set()
         assert first.recv(15) == b"HTTP/1.1 200 OK"
-
-    assert second == 503
 
 
 def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(_: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return Response(body=b"")
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(held_bytes=2 * 2**20)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(LARGE + b"x" * 600_000)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(LARGE_REVIEW)
+        respond.wait()
         for number in (2, 3):
             with secured(server, files) as gone:
-                gone.sendall(LARGE + b"x" * 600_000)
-                assert eventually(lambda: [*server.held.values()].count(600_000) == number)  # noqa: B023
+                gone.sendall(LARGE_REVIEW)
+                assert eventually(lambda: held(server, 600_000) == number)  # noqa: B023
         assert eventually(lambda: len(server.connections) == 1)
-        refused = status_of(server, files, b"x" * 600_000)
-        go_on.set()
+        assert status_of(server, files, b"x" * 600_000) == 503
+        respond.go_on.set()
 
         assert eventually(lambda: not server.held)
         assert status_of(server, files, b"x" * 600_000) == 200
 
-    assert refused == 503
-
-
-def test_no_answer_waits_for_the_acknowledgement_of_its_beginning(files: Files) -> None:
-    with (
-        serving(echo, files) as server,
-        closing(connection(server.port, files.trusting())) as client,
-    ):
-        posted(client, "/", b"x")
-        (accepted,) = server.connections
-        own = accepted.tcp.get_extra_info("socket")
-
-        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
 
 def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
-    received, go_on = Event(), Event()
-    paths = []
-
-    def respond(request: Request) -> Response:
-        paths.append(request.path)
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(small_workers=1)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(HALF + b"x" * 9)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(REVIEW)
+        respond.wait()
         with secured(server, files) as gone:
-            gone.sendall(HALF.replace(b"/", b"/gone", 1) + b"x" * 9)
-            assert eventually(lambda: [*server.held.values()].count(10) == 2)
+            gone.sendall(REVIEW.replace(b"/", b"/gone", 1))
+            assert eventually(lambda: held(server, 10) == 2)
         assert eventually(lambda: len(server.connections) == 1)
-        go_on.set()
+        respond.go_on.set()
 
         assert status_of(server, files) == 200
 
-    assert paths == ["/", "/"]
+    assert respond.paths == ["/", "/"]
+
+
+def assert_answered(plain: socket.socket, files: Files) -> None:
+    """Check that a connection whose handshake is still to come is answered."""
+    with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
+        honest.sendall(REVIEW)
+        assert honest.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: Files) -> None:
@@ -496,7 +444,7 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
         ExitStack() as opened,
         closing(connection(server.port, files.trusting())) as kept,
     ):
-        statuses = [posted(kept, "/", b"")[0]]
+        assert posted(kept, "/", b"")[0] == 200
         refused = [opened.enter_context(secured(server, files)) for _ in range(15)]
         for client in refused:
             client.sendall(REFUSED)
@@ -506,12 +454,9 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
             opened.enter_context(socket.create_connection((HOST, server.port)))
             for client in refused[13:]:
                 client.sendall(REFUSED)
-        with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
-            honest.sendall(HALF + b"x" * 9)
-            assert honest.recv(15) == b"HTTP/1.1 200 OK"
-        statuses += [posted(kept, "/", b"")[0]]
 
-    assert statuses == [200, 200]
+        assert_answered(plain, files)
+        assert posted(kept, "/", b"")[0] == 200
 
 
 def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answered(
@@ -520,36 +465,27 @@ def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answer
     with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
         for _ in range(16):
             client = opened.enter_context(secured(server, files))
-            client.sendall(HALF + b"x" * 9)
+            client.sendall(REVIEW)
             assert client.recv(12) == b"HTTP/1.1 200"
         plain = opened.enter_context(socket.create_connection((HOST, server.port)))
         for _ in range(6):
             opened.enter_context(socket.create_connection((HOST, server.port)))
-        with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
-            honest.sendall(HALF + b"x" * 9)
-            assert honest.recv(15) == b"HTTP/1.1 200 OK"
+
+        assert_answered(plain, files)
 
 
 def test_connection_whose_review_is_worked_on_is_not_cut(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(request: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(connections=1)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(HALF + b"x" * 9)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(REVIEW)
+        respond.wait()
         with socket.create_connection((HOST, server.port), timeout=PATIENCE_SECONDS) as plain:
-            go_on.set()
+            respond.go_on.set()
             assert first.recv(15) == b"HTTP/1.1 200 OK"
-            with files.trusting().wrap_socket(plain, server_hostname=HOST) as second:
-                second.sendall(HALF + b"x" * 9)
-                assert second.recv(15) == b"HTTP/1.1 200 OK"
+            assert_answered(plain, files)
 
 
 def test_connections_that_have_ended_are_collected_before_there_are_many(files: Files) -> None:
