@@ -144,9 +144,7 @@ INIT = [container_document("fetch"), container_document("check", **whole_gpu())]
     ],
     ids=["every container", "named ones", "init containers with a GPU", "named init container"],
 )
-def test_containers_that_get_the_share(
-    named: str, containers: Json, expected: list[str]
-) -> None:
+def test_containers_that_get_the_share(named: str, containers: Json, expected: list[str]) -> None:
     more = pod_annotations(inject_container=named) if named else {}
     found = pod_document({**ASKED, **more}, **containers)
 
@@ -658,8 +656,8 @@ def test_annotations_with_unexpected_effects_are_warned_about(
         (
             {"schedulerName": "tensor-fusion-scheduler"},
             "",
-            "spec.schedulerName: tensor-fusion-scheduler must be a scheduler that allocates claims; "
-            "otherwise the pod stays Pending",
+            "spec.schedulerName: tensor-fusion-scheduler must be a scheduler that allocates "
+            "claims; otherwise the pod stays Pending",
         ),
     ],
 )
@@ -670,4 +668,3 @@ def test_pod_specs_with_unexpected_effects_are_warned_about(
     found["spec"].update(spec)
 
     assert warnings(found, scheduler) == ([expected] if expected else [])
-
