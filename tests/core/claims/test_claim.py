@@ -17,20 +17,26 @@ DEVICE = "gpu-8f3a"
 POOL = "default/node-01"
 
 
-def stored_claim_a(*results: dict[str, Any]) -> dict[str, Any]:
-    return stored_claim("a", *results, uid=REF.uid)
-
-
-def read_allocations(*results: dict[str, Any]) -> tuple[Allocation, ...]:
-    return claims.allocated(REF, stored_claim_a(*results)).allocations
-
-
 def full_result(**changes: Any) -> dict[str, Any]:
     """Return a result for 100 TFLOPS and 16Gi; a change to None removes the field."""
     given = {**allocation_result(DEVICE, tflops="100", vram="16Gi"), **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
+def stored_claim_a(*results: dict[str, Any], **allocated: Any) -> dict[str, Any]:
+    """Return the claim with these results, or else one; further fields are of its devices."""
+    claim = stored_claim("a", *(results or [full_result()]), uid=REF.uid)
+    claim["status"]["allocation"]["devices"] |= allocated
+    return claim
+
+
+def read_allocations(*results: dict[str, Any]) -> tuple[Allocation, ...]:
+    return claims.allocated(REF, stored_claim_a(*results)).allocations
+
+
+NOT_ALLOCATED: list[Any] = [
+    *(None, {}, {"allocation": None}, {"allocation": {}}, {"reservedFor": []})
+]
 WHOLE = {"shareID": None, "consumedCapacity": None}
 
 
@@ -78,14 +84,15 @@ def test_allocation_of_every_kind_is_read(changes: dict[str, Any], expected: All
 
 
 def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
-    claim = stored_claim_a(full_result())
     ours = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
-    claim["status"]["allocation"]["devices"]["config"] = [
-        {"source": "FromClass", "opaque": ours},
-        {"source": "FromClaim", "opaque": {**ours, "driver": "nic.example.com"}},
-        {"source": "FromClaim", "requests": ["gpu", "b/c"], "opaque": ours},
-        {"source": "FromClaim"},
-    ]
+    claim = stored_claim_a(
+        config=[
+            {"source": "FromClass", "opaque": ours},
+            {"source": "FromClaim", "opaque": {**ours, "driver": "nic.example.com"}},
+            {"source": "FromClaim", "requests": ["gpu", "b/c"], "opaque": ours},
+            {"source": "FromClaim"},
+        ]
+    )
 
     assert claims.allocated(REF, claim).configs == (
         OpaqueConfig(trusted=True, requests=(), parameters={"kind": "GpuShare"}),
@@ -95,18 +102,16 @@ def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
 
 @pytest.mark.parametrize("source", ["FromClaim", "fromclass", "", None, "FromElsewhere"])
 def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
-    claim = stored_claim_a(full_result())
     opaque = {"driver": "tensor-fusion.ai.dra-driver"}
-    claim["status"]["allocation"]["devices"]["config"] = [{"source": source, "opaque": opaque}]
+    claim = stored_claim_a(config=[{"source": source, "opaque": opaque}])
 
-    (config,) = claims.allocated(REF, claim).configs
-
-    assert not config.trusted
-    assert config.parameters is None
+    assert claims.allocated(REF, claim).configs == (
+        OpaqueConfig(trusted=False, requests=(), parameters=None),
+    )
 
 
 def test_pods_annotations_and_other_consumers_are_read() -> None:
-    claim = stored_claim_a(full_result())
+    claim = stored_claim_a()
     claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
     claim["status"]["reservedFor"] += [
         {"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "uid-of-j"},
@@ -114,99 +119,78 @@ def test_pods_annotations_and_other_consumers_are_read() -> None:
         {"resource": "pods", "name": "b", "uid": "uid-of-b"},
     ]
 
-    read_claim = claims.allocated(REF, claim)
+    found = claims.allocated(REF, claim)
 
-    assert read_claim.annotations == {"tensor-fusion.ai/qos": "high"}
-    assert read_claim.pods == (
+    assert found.annotations == {"tensor-fusion.ai/qos": "high"}
+    assert found.pods == (
         PodRef(namespace="default", name="a", uid="uid-of-a"),
         PodRef(namespace="default", name="b", uid="uid-of-b"),
     )
-    assert read_claim.group == "jobs/j, pods/p"
+    assert found.group == "jobs/j, pods/p"
 
 
 @pytest.mark.parametrize("nothing", [None, [], {}])
-def test_empty_fields_mean_no_configs_pods_and_annotations(
-    nothing: object,
-) -> None:
-    claim = stored_claim_a(full_result())
-    claim["metadata"]["annotations"] = nothing
-    claim["status"]["reservedFor"] = nothing
-    claim["status"]["allocation"]["devices"]["config"] = nothing
+def test_empty_fields_mean_no_configs_pods_and_annotations(nothing: object) -> None:
+    claim = stored_claim_a(config=nothing)
+    claim["metadata"]["annotations"] = claim["status"]["reservedFor"] = nothing
 
-    read_claim = claims.allocated(REF, claim)
+    found = claims.allocated(REF, claim)
 
-    assert (read_claim.configs, read_claim.pods) == ((), ())
-    assert read_claim.annotations == {}
+    assert (found.configs, found.pods, found.annotations) == ((), (), {})
 
 
 def test_results_keep_their_order_and_other_drivers_are_skipped() -> None:
-    found = read_allocations(
-        full_result(request="b"),
-        full_result(
-            driver="nic.example.com", device="nic-0", consumedCapacity={"bandwidth": "nonsense"}
-        ),
-        full_result(request="a"),
-    )
+    nic = {"driver": "nic.example.com", "consumedCapacity": {"bandwidth": "nonsense"}}
+    results = (full_result(request="b"), full_result(**nic), full_result(request="a"))
 
-    assert [allocation.request for allocation in found] == ["b", "a"]
+    assert [allocation.request for allocation in read_allocations(*results)] == ["b", "a"]
+
+
+@pytest.mark.parametrize("results", [None, [], [full_result(driver="nic.example.com")]])
+def test_claim_without_our_devices_has_no_allocations(results: object) -> None:
+    assert claims.allocated(REF, stored_claim_a(results=results)).allocations == ()
 
 
 @pytest.mark.parametrize(
-    "devices", [{}, {"results": None}, {"results": [full_result(driver="nic.example.com")]}]
+    ("changes", "text"),
+    [
+        ({"metadata": {"uid": "another-uid"}}, f"found UID another-uid, expected {REF.uid}"),
+        *(({"status": status}, "found no allocation, expected one") for status in NOT_ALLOCATED),
+    ],
 )
-def test_claim_without_our_devices_has_no_allocations(devices: dict[str, Any]) -> None:
-    claim = stored_claim_a()
-    claim["status"]["allocation"] = {"nodeSelector": {}, "devices": devices}
-
-    assert claims.allocated(REF, claim).allocations == ()
-
-
-def test_replaced_claim_is_refused_with_both_uids() -> None:
-    claim = stored_claim_a(full_result())
-    claim["metadata"]["uid"] = "another-uid"
-
-    with pytest.raises(
-        ClaimError, match=f"claim default/a: found UID another-uid, expected {REF.uid}"
-    ):
-        claims.allocated(REF, claim)
+def test_replaced_claim_and_one_that_is_not_allocated_are_refused(
+    changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ClaimError, match=f"claim default/a: {text}"):
+        claims.allocated(REF, {**stored_claim_a(), **changes})
 
 
 @pytest.mark.parametrize(
-    "status", [None, {}, {"allocation": None}, {"allocation": {}}, {"reservedFor": []}]
-)
-def test_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -> None:
-    claim = stored_claim_a()
-    claim["status"] = status
-
-    with pytest.raises(ClaimError, match="claim default/a: found no allocation, expected one"):
-        claims.allocated(REF, claim)
-
-
-@pytest.mark.parametrize(
-    ("amounts", "text"),
+    ("changes", "text"),
     [
         *(
-            ({"tflops": "1", "vram": amount}, r"vram: found -.*, expected 0 or more")
+            (
+                {"consumedCapacity": {"tflops": "1", "vram": amount}},
+                f"{DEVICE}: vram: found -.*, expected 0 or more",
+            )
             for amount in ("-1", "-1Mi", "-0.000000001", "-9999999999999Ei")
         ),
         *(
-            ({"tflops": amount}, r"tflops: found .*, expected ")
+            ({"consumedCapacity": {"tflops": amount}}, f"{DEVICE}: tflops: found .*, expected ")
             for amount in ("", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None)
+        ),
+        *(
+            ({field: value}, f"{field}: found .*, expected a name")
+            for field in ("request", "pool", "device")
+            for value in (None, 7, ["gpu"])
         ),
     ],
 )
-def test_amount_that_is_negative_or_no_quantity_is_refused(
-    amounts: dict[str, Any], text: str
+def test_result_with_a_malformed_amount_or_name_is_refused(
+    changes: dict[str, Any], text: str
 ) -> None:
-    with pytest.raises(ClaimError, match=f"claim default/a: {DEVICE}: {text}"):
-        read_allocations(full_result(consumedCapacity=amounts))
-
-
-@pytest.mark.parametrize("field", ["request", "pool", "device"])
-@pytest.mark.parametrize("value", [None, 7, ["gpu"]])
-def test_result_without_one_of_its_names_is_refused(field: str, value: object) -> None:
-    with pytest.raises(ClaimError, match=f"claim default/a: {field}: found .*, expected a name"):
-        read_allocations(full_result(**{field: value}))
+    with pytest.raises(ClaimError, match=f"claim default/a: {text}"):
+        read_allocations(full_result(**changes))
 
 
 @pytest.mark.parametrize(
@@ -237,6 +221,6 @@ def test_uid_that_is_unsafe_in_a_file_name_is_refused(uid: str) -> None:
         claims.check_ref(replace(REF, uid=uid))
 
 
-def test_uid_of_letters_digits_and_hyphens_is_accepted() -> None:
-    for uid in (REF.uid, "a", "A1", "a" * 63, "0" * 32):
-        claims.check_ref(replace(REF, uid=uid))
+@pytest.mark.parametrize("uid", [REF.uid, "a", "A1", "a" * 63, "0" * 32])
+def test_uid_of_letters_digits_and_hyphens_is_accepted(uid: str) -> None:
+    claims.check_ref(replace(REF, uid=uid))

@@ -21,7 +21,6 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import COMMON_NODES, node_facts
 
@@ -35,10 +34,6 @@ RECORD = claim_record(
     on=NODE,
 )
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
-
-
-def reread(record: PreparedClaim) -> PreparedClaim:
-    return PreparedClaim.from_json(json.loads(json.dumps(record.as_json())))
 
 
 def test_everything_about_a_claim_survives_a_record() -> None:
@@ -59,15 +54,14 @@ def test_everything_about_a_claim_survives_a_record() -> None:
         metadata=DeviceMetadata(attributes={GPU_0: {"a": {"int": 1}}}, pod_claim_name="my-gpu"),
     )
 
-    assert reread(record) == record
+    assert PreparedClaim.from_json(json.loads(json.dumps(record.as_json()))) == record
 
 
 @pytest.mark.parametrize(
     "field", ["namespace", "name", "uid", "shares", "sequence", "pods", "commonNodes", "enforcer"]
 )
 def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
-    kept = RECORD.as_json()
-    del kept[field]
+    kept = {name: value for name, value in RECORD.as_json().items() if name != field}
 
     with pytest.raises(KeyError, match=field):
         PreparedClaim.from_json(kept)
@@ -90,10 +84,10 @@ def test_memory_request_is_the_virtual_amount_if_the_pool_oversubscribes(
     assert replace(RECORD.shares[0], consumed=amounts).reserved.vram_bytes == vram_bytes
 
 
-POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
 TWO_DEVICES = claim_record(
     "a", allocation(GPU_0, 1), exclusive_allocation(GPU_1, request="whole"), on=NODE
 )
+POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
 
 
 def confirmed_result(
@@ -206,18 +200,9 @@ def test_record_describes_the_same_shares_and_a_whole_cards_pods(
     assert prepared.describes(record, replace(recorded, **changes)) is describes
 
 
-BEFORE_REBOOT = claim_record(
-    "a",
-    allocation(GPU_0, 1, request="main"),
-    exclusive_allocation(GPU_1, request="whole"),
-    exclusive_allocation(GPU_2, request="watch", admin_access=True),
-    on=NODE,
-)
-
-
 def test_reboot_changes_only_the_access() -> None:
     today = prepared.refreshed(
-        BEFORE_REBOOT,
+        RECORD,
         {
             GPU_0: CardAccess(device_nodes=("/dev/nvidia7",)),
             GPU_1: CardAccess(device_nodes=("/dev/nvidia6",), toolkit_device="nvidia.com/gpu=6"),
@@ -226,32 +211,29 @@ def test_reboot_changes_only_the_access() -> None:
         boot_id="boot-2",
     )
 
-    assert [item.device_nodes for item in today.shares] == [
-        ("/dev/nvidia7",),
-        ("/dev/nvidia6",),
-        ("/dev/nvidia2",),
+    assert [(item.device_nodes, item.toolkit_device) for item in today.shares] == [
+        (("/dev/nvidia7",), None),
+        (("/dev/nvidia6",), "nvidia.com/gpu=6"),
+        (("/dev/nvidia2",), None),
     ]
-    assert [item.toolkit_device for item in today.shares] == [None, "nvidia.com/gpu=6", None]
-    assert today.common_nodes == ("/dev/nvidiactl",)
-    assert today.driver_mounts == (MOUNT,)
-    assert prepared.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == BEFORE_REBOOT
+    assert (today.common_nodes, today.driver_mounts) == (("/dev/nvidiactl",), (MOUNT,))
+    assert prepared.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == RECORD
 
 
 def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
-    whole = prepared.refreshed(BEFORE_REBOOT, NODE.access, NODE.shared_access, boot_id="boot-2")
-    part = {name: card for name, card in NODE.access.items() if name != GPU_1}
+    whole = prepared.refreshed(RECORD, NODE.access, NODE.shared_access, boot_id="boot-2")
+    access = {name: card for name, card in NODE.access.items() if name != GPU_1}
+    part = prepared.refreshed(whole, access, NODE.shared_access, boot_id="boot-3")
 
-    assert whole.boot_id == "boot-2"
-    assert prepared.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
+    assert whole.boot_id == part.boot_id == "boot-2"
 
 
 def test_claim_on_simulated_cards_gets_no_host_access() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published_devices(simulated)
-    record = claim_record("a", allocation(device.name, 1), on=node_facts(simulated))
+    simulated = node_facts(gpu(minor=None))
+    record = claim_record("a", allocation(GPU_0, 1), on=simulated)
     shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
 
-    today = prepared.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")
+    today = prepared.refreshed(record, {GPU_0: CardAccess()}, shared, boot_id="")
 
     assert today == record
     assert (today.common_nodes, today.driver_mounts) == ((), ())

@@ -79,8 +79,10 @@ def test_tenants_divide_the_virtual_totals_and_by_default_no_physical_capacity()
     }
     assert device_rules.violations(a100.as_api()) == ()
     totals = {
-        "node_total_tflops": "624", "node_virtual_tflops": "936",
-        "node_total_vram": "80Gi", "node_virtual_vram": "120Gi",
+        "node_total_tflops": "624",
+        "node_virtual_tflops": "936",
+        "node_total_vram": "80Gi",
+        "node_virtual_vram": "120Gi",
     }
     for each in (a100, second):
         assert each.attributes.items() >= totals.items()
@@ -132,9 +134,7 @@ STOPPED = node_facts(gpu(vram_bytes=40 * GIB))
 (A100,) = STOPPED.devices
 
 
-def claim(
-    number: int, on: ClaimFacts, *beside: PreparedClaim, **amounts: str
-) -> PreparedClaim:
+def claim(number: int, on: ClaimFacts, *beside: PreparedClaim, **amounts: str) -> PreparedClaim:
     """Return a claim with these amounts of the card, and no physical ones by default."""
     given = {"tflops": "0", "vram": "0", **amounts}
     consumed = {name: quantity.parse(text) for name, text in given.items()}

@@ -62,24 +62,27 @@ def test_devices_have_the_names_and_attributes_that_users_select() -> None:
     device, *_ = published_devices(card, *others, left_out=lost)
 
     assert device.name == "gpu-8f3a1b2c-0000-4000-8000-00000000abcd"
-    assert device.attributes_as_api().items() >= {
-        "uuid": {"string": card.uuid},
-        "model": {"string": "A100"},
-        "pool_name": {"string": "default"},
-        "node_name": {"string": "node-01"},
-        "qos": {"string": "medium"},
-        "phase": {"string": "Running"},
-        "used_by": {"string": ""},
-        "cuda_compute_capability": {"version": "8.0.0"},
-        "driver_version": {"version": "550.54.15"},
-        "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
-        "resource.kubernetes.io/numaNode": {"int": 0},
-        # Totals count the cards of the node.
-        "node_total_tflops": {"string": "2496"},
-        "node_total_vram": {"string": "640Gi"},
-        "node_total_gpus": {"int": 9},
-        "node_managed_gpus": {"int": 8},
-    }.items()
+    assert (
+        device.attributes_as_api().items()
+        >= {
+            "uuid": {"string": card.uuid},
+            "model": {"string": "A100"},
+            "pool_name": {"string": "default"},
+            "node_name": {"string": "node-01"},
+            "qos": {"string": "medium"},
+            "phase": {"string": "Running"},
+            "used_by": {"string": ""},
+            "cuda_compute_capability": {"version": "8.0.0"},
+            "driver_version": {"version": "550.54.15"},
+            "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
+            "resource.kubernetes.io/numaNode": {"int": 0},
+            # Totals count the cards of the node.
+            "node_total_tflops": {"string": "2496"},
+            "node_total_vram": {"string": "640Gi"},
+            "node_total_gpus": {"int": 9},
+            "node_managed_gpus": {"int": 8},
+        }.items()
+    )
 
 
 @pytest.mark.parametrize(
