@@ -629,12 +629,24 @@ def of_all(vram: str) -> list[Json]:
         (of_cards(4, OTHER_CARD), CARDS, [], 37, [["gpu-a", "gpu-b", "gpu-c", "gpu-d"]]),
         # A distinct attribute is compared with all devices of a request from 1.37 on.
         (of_cards(3, OTHER_CARD), SOME_EQUAL, [], 36, [["gpu-0", "gpu-1", "gpu-2"]]),
-        (of_cards(3, OTHER_CARD), SOME_EQUAL, [], 37, rejected(gpu_2=f"does not satisfy distinctAttribute {DRIVER}/uuid")),
+        (
+            of_cards(3, OTHER_CARD),
+            SOME_EQUAL,
+            [],
+            37,
+            rejected(gpu_2=f"does not satisfy distinctAttribute {DRIVER}/uuid"),
+        ),
         # All devices need enough left from 1.37 on, if they ever had it.
         (of_all("20Gi"), UNEQUAL, halves(1), 36, [["used", "free"]]),
         (of_all("20Gi"), UNEQUAL, halves(1), 37, [["used", "free"]]),
         (of_all("40Gi"), UNEQUAL, halves(1), 36, [["free"]]),
-        (of_all("40Gi"), UNEQUAL, halves(1), 37, rejected(used="vram 20Gi of 40Gi taken, 40Gi more do not fit")),
+        (
+            of_all("40Gi"),
+            UNEQUAL,
+            halves(1),
+            37,
+            rejected(used="vram 20Gi of 40Gi taken, 40Gi more do not fit"),
+        ),
         (of_all("80Gi"), UNEQUAL, halves(1), 36, {}),
         (of_all("80Gi"), UNEQUAL, halves(1), 37, {}),
     ],
