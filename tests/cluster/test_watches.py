@@ -180,10 +180,7 @@ def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: Virt
         raise StatusError("watch: too old resource version", 410)
 
     api = ScriptedApi(time, events)
-    api.refusals = [
-        StatusError("too many requests", 429, after_seconds=1),
-        StatusError("too large resource version", 504, after_seconds=1),
-    ]
+    api.refusals = [StatusError("refused", status, after_seconds=1) for status in (429, 504)]
     api.followed()
 
     assert api.versions[:5] == ["0", "0", "", "5", "6"]
@@ -233,10 +230,14 @@ def test_bookmarks_are_not_changes(api: Api) -> None:
         assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
 
 
-@pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
+@pytest.mark.parametrize(
+    "fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500), HalfOpen()]
+)
 def test_watch_resumes_after_a_fault_and_reports_its_return(
-    server: ApiServer, api: Api, fault: Action
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Action
 ) -> None:
+    if isinstance(fault, HalfOpen):  # a silent connection, which is given up
+        monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     slices = Slices(api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
     with watching(Slices(api, node_name=NODE.name)) as callbacks:
@@ -246,28 +247,6 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
         changes = callbacks.changes
         slices.delete(created)
         assert eventually(lambda: callbacks.changes > changes)
-
-
-def test_silent_connection_is_given_up(
-    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
-    server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
-        assert eventually(lambda: callbacks.returns == 2)
-
-
-@pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
-def test_watch_requests_become_rare_while_the_server_fails(
-    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Action
-) -> None:
-    virtual = VirtualTime(hours=0.1)
-    monkeypatch.setattr(watch, "Event", virtual.event)
-    server.faults.add("watch", "resourceslices", fault)
-
-    Slices(api, node_name=NODE.name).watch(on_change=nothing, on_return=nothing).run()
-
-    assert 360 / 30 <= server.requests.count("watch", "resourceslices") <= 360 / 15 + 10
 
 
 def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
