@@ -571,10 +571,22 @@ def test_configuration_of_the_class_precedes_the_claims_and_names_its_requests()
     ]
 
 
-texts = st.sampled_from(["-100", "0", "1m", "25", "33.3", "71200m", "100", "101", "200"])
-vrams = st.sampled_from(["-1Gi", "1", "20000000001", "16Gi", "40Gi", "41Gi"])
-capacities = st.fixed_dictionaries({}, optional={"tflops": texts, "vram": vrams})
-wanted_requests = st.lists(st.tuples(capacities, st.integers(1, 3)), min_size=1, max_size=3)
+wanted_requests = st.lists(
+    st.tuples(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "tflops": st.sampled_from(
+                    ["-100", "0", "1m", "25", "33.3", "71200m", "100", "101", "200"]
+                ),
+                "vram": st.sampled_from(["-1Gi", "1", "20000000001", "16Gi", "40Gi", "41Gi"]),
+            },
+        ),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=3,
+)
 
 
 @settings(max_examples=examples(60))

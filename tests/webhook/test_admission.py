@@ -211,7 +211,6 @@ def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, erro
 
 A, B_DEFAULT = gpupool_document("a"), gpupool_document("b", default=True)
 A_ON, B_DEFAULT_ON = gpupool_document("a", **ON), gpupool_document("b", default=True, **ON)
-BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
         (Cluster(A_ON), {"gpupool": "a", "dra_enabled": "false"}, False),
         (Cluster(A_ON, B_DEFAULT), {}, False),
         (Cluster(A, B_DEFAULT_ON), {}, True),
-        (Cluster(BY_TEMPLATE), {"gpupool": "a"}, True),
+        (Cluster(gpupool_document("a", schedulingConfigTemplate="on")), {"gpupool": "a"}, True),
         # Nodes whose pool is set beside the GPUPools.
         (Cluster(B_DEFAULT_ON, slices=published("default")), {}, True),
         (Cluster(), {}, False),

@@ -34,7 +34,6 @@ EVERY = [*BOTH, "gpu-request-3", "gpu-request-4"]
 UNIQUE = {"requests": BOTH, "distinctAttribute": UUID}
 NIC: Json = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
-TWO: Any = {**AMOUNTS, "gpu_count": "2"}
 
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
@@ -171,7 +170,7 @@ def test_template_constraints_and_config_apply_to_every_gpu(
     parameters = {"requests": ["gpu-request"], "opaque": {"driver": "d", "parameters": {}}}
     found = with_requests(NIC, constraints=[constraint], config=[parameters])
 
-    devices = filled(found, **TWO)["spec"]["devices"]
+    devices = filled(found, **{**AMOUNTS, "gpu_count": "2"})["spec"]["devices"]
 
     assert devices["constraints"] == expected
     assert devices["config"] == [{**parameters, "requests": BOTH}]
@@ -346,7 +345,6 @@ def amounts(**named: str) -> Json:
 
 
 HARD = {**GOOD, "isolation": "hard"}
-SHARED = {**GOOD, "isolation": "shared"}
 
 
 @pytest.mark.parametrize("kind", OF_TENANTS)
@@ -387,7 +385,12 @@ TWO_CHOICES = {"firstAvailable": [{"name": "a"}, {"name": "b", **amounts(vram="1
 def test_tenant_may_choose_shared_only_for_whole_cards(
     kind: str, request_of_it: Json, to: list[str] | None, refused: str
 ) -> None:
-    found = errors(kind, with_config_for(kind, SHARED, {"name": "gpu", **request_of_it}, to=to))
+    found = errors(
+        kind,
+        with_config_for(
+            kind, {**GOOD, "isolation": "shared"}, {"name": "gpu", **request_of_it}, to=to
+        ),
+    )
 
     where = f"{PATHS[kind]}[0].opaque.parameters.isolation"
     expected = f"{where}: found shared and amounts in request {refused}, expected the whole card"

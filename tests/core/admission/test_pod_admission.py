@@ -317,10 +317,7 @@ def switches(*entries: Json) -> Json:
     return container_document("side", env=[{"name": "A", "value": "b"}, *entries])
 
 
-ELSEWHERE = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 OFF = "expected no switch that turns the limiter off"
-CONTAINERS = "metadata.annotations[tensor-fusion.ai/inject-container]"
-ISOLATION = "metadata.annotations[tensor-fusion.ai/isolation]"
 
 
 @pytest.mark.parametrize(
@@ -346,7 +343,7 @@ ISOLATION = "metadata.annotations[tensor-fusion.ai/isolation]"
             {},
             switches(
                 {"name": "TF_SHM_FILE", "value": ""},
-                {"name": "TF_SHM_FILE", "valueFrom": ELSEWHERE},
+                {"name": "TF_SHM_FILE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             ),
             [f"spec.containers[1].env[{i}].name: found TF_SHM_FILE, {OFF}" for i in (1, 2)],
         ),
@@ -358,12 +355,19 @@ ISOLATION = "metadata.annotations[tensor-fusion.ai/isolation]"
         (
             pod_annotations(inject_container="main,gone,lost"),
             container_document("side"),
-            [f"{CONTAINERS}: found '{name}', expected one of main" for name in ("gone", "lost")],
+            [
+                f"metadata.annotations[tensor-fusion.ai/inject-container]: found '{name}', "
+                "expected one of main"
+                for name in ("gone", "lost")
+            ],
         ),
         (
             pod_annotations(isolation="hard"),
             container_document("side"),
-            [f"{ISOLATION}: found hard, expected an enforcer that brings one"],
+            [
+                "metadata.annotations[tensor-fusion.ai/isolation]: found hard, expected an "
+                "enforcer that brings one"
+            ],
         ),
         (
             pod_annotations(gpu_indices="0,1"),
@@ -493,9 +497,6 @@ def container(name: str, *, request: str = "", claim: str = "a", **more: Any) ->
     return {**container_with_claims(claim, request=request), "name": name, **more}
 
 
-SIDECAR: Json = {"restartPolicy": "Always"}
-
-
 @pytest.mark.parametrize(
     ("found", "at_once"),
     [
@@ -505,7 +506,10 @@ SIDECAR: Json = {"restartPolicy": "Always"}
         (pod_with_claims(container("x", request="r"), container("y", request="r")), ("x", "y")),
         (pod_with_claims(container("x", request="r"), container("y")), ("x", "y")),
         (pod_with_claims(container("x"), init=(container("i"), container("j"))), ()),
-        (pod_with_claims(container("x"), init=(container("i", **SIDECAR),)), ("i", "x")),
+        (
+            pod_with_claims(container("x"), init=(container("i", restartPolicy="Always"),)),
+            ("i", "x"),
+        ),
         (pod_with_claims(container_with_claims("a", "a")), ()),
         (pod_with_claims(container("x"), container("y"), shareProcessNamespace=True), ()),
         (pod_with_claims(container("x"), container("y"), hostPID=True), ()),
@@ -516,9 +520,6 @@ def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
     assert resource_claims.containers_at_once(found, "claim-a") == at_once
-
-
-WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
 def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
@@ -649,7 +650,11 @@ def test_annotations_with_unexpected_effects_are_warned_about(
             None,
         ),
         (
-            {"initContainers": [container_document("init", **WHOLE)]},
+            {
+                "initContainers": [
+                    container_document("init", resources={"limits": {"nvidia.com/gpu": "1"}})
+                ]
+            },
             "default-scheduler",
             "container init: nvidia.com/gpu was removed; it gets no share",
         ),

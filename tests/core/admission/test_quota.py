@@ -39,10 +39,7 @@ def share(*requests: str, **limits: str) -> Json:
 
 
 AMOUNTS = {"tflops": "10", "vram": "2Gi"}
-SMALL = {"tflops": "5", "vram": "3Gi"}
-QUALIFIED = {f"{names.DRIVER}/tflops": "10", f"{names.DRIVER}/vram": "2Gi"}
 WHOLE = allocation_result("d", tflops="312", vram="80Gi")
-VIRTUAL = {"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"}
 
 
 def named(name: str) -> Json:
@@ -53,13 +50,19 @@ def named(name: str) -> Json:
     ("found", "counted"),
     [
         (claim(exactly(AMOUNTS)), ["10", "2Gi", "10", "2Gi"]),
-        (claim(exactly(QUALIFIED)), ["10", "2Gi", "10", "2Gi"]),
-        (claim(exactly(VIRTUAL)), ["10", "2Gi", "10", "2Gi"]),
+        (
+            claim(exactly({f"{names.DRIVER}/tflops": "10", f"{names.DRIVER}/vram": "2Gi"})),
+            ["10", "2Gi", "10", "2Gi"],
+        ),
+        (
+            claim(exactly({"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"})),
+            ["10", "2Gi", "10", "2Gi"],
+        ),
         (claim(exactly(AMOUNTS, count=3)), ["30", "6Gi", "30", "6Gi"]),
         (claim(exactly(AMOUNTS, allocationMode="All")), ["320", "64Gi", "320", "64Gi"]),
         (claim(exactly(AMOUNTS), exactly(AMOUNTS)), ["20", "4Gi", "20", "4Gi"]),
         (
-            claim({"firstAvailable": [exactly(AMOUNTS), exactly(SMALL)]}),
+            claim({"firstAvailable": [exactly(AMOUNTS), exactly({"tflops": "5", "vram": "3Gi"})]}),
             ["10", "3Gi", "10", "3Gi"],
         ),
         (claim(exactly(AMOUNTS, count=2), vram_limit="4Gi"), ["20", "4Gi", "20", "8Gi"]),

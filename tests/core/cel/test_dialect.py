@@ -604,12 +604,14 @@ TEXTS = (
     *("model", "pool_name", "pod_namespace", "uuid", "phase", "used_by", "node_name", "qos"),
     *("node_total_tflops", "node_total_vram", "node_virtual_tflops", "node_virtual_vram"),
 )
-NUMBERS = ("node_total_gpus", "node_managed_gpus")
 
 
 @pytest.mark.parametrize(
     ("name", "different"),
-    [*((name, {name: "other"}) for name in TEXTS), *((name, {"of": 7}) for name in NUMBERS)],
+    [
+        *((name, {name: "other"}) for name in TEXTS),
+        *((name, {"of": 7}) for name in ("node_total_gpus", "node_managed_gpus")),
+    ],
 )
 def test_every_attribute_of_the_guide_can_be_compared(name: str, different: dict[str, Any]) -> None:
     value = json.dumps(scheduled_device().attributes[name].value)

@@ -104,7 +104,6 @@ def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> 
         claim_admission(part, on=NODE)
 
 
-HALF = {"tflops": "156", "vram": "40Gi"}
 LEAST = {"tflops": "0", "vram": "1Mi"}
 EXCLUSIVE = exclusive_allocation(GPU_0)
 ONE = allocation(GPU_0, 1, **LEAST)
@@ -115,7 +114,10 @@ AMOUNTS = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
     ("wanted", "existing", "text"),
     [
         (
-            [allocation(GPU_0, 1, **HALF), allocation(GPU_0, 2, tflops="156.001", vram="1Mi")],
+            [
+                allocation(GPU_0, 1, tflops="156", vram="40Gi"),
+                allocation(GPU_0, 2, tflops="156.001", vram="1Mi"),
+            ],
             [],
             f"{GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312",
         ),
@@ -362,13 +364,23 @@ SHARES = st.builds(
     TFLOPS,
     VRAM,
 )
-WHOLE_DEVICES = st.builds(
-    lambda device, admin: exclusive_allocation(device, admin_access=admin), DEVICES, st.booleans()
-)
 CLAIMS = st.builds(
     lambda name, allocations: allocated_claim(name, *allocations),
     st.sampled_from("abcdef"),
-    st.lists(st.one_of(SHARES, SHARES, SHARES, WHOLE_DEVICES), min_size=1, max_size=3),
+    st.lists(
+        st.one_of(
+            SHARES,
+            SHARES,
+            SHARES,
+            st.builds(
+                lambda device, admin: exclusive_allocation(device, admin_access=admin),
+                DEVICES,
+                st.booleans(),
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
 )
 
 

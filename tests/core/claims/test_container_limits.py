@@ -30,9 +30,6 @@ from tests.support.cdi_rules import environment, injected, violations
 from tests.support.markdown import ROOT
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
-GPU_SHARE: Final = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare"}
-POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
-
 TWO_A100: Final = node_facts(*gpus(2))  # 312 TFLOPS and 80Gi each
 WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
@@ -74,11 +71,24 @@ class Claimed:
         ]
         given = ((True, self.of_class), (False, self.of_claim))
         configs = tuple(
-            OpaqueConfig(trusted=trusted, requests=(), parameters={**GPU_SHARE, **fields})
+            OpaqueConfig(
+                trusted=trusted,
+                requests=(),
+                parameters={
+                    "apiVersion": "tensor-fusion.ai/v1alpha1",
+                    "kind": "GpuShare",
+                    **fields,
+                },
+            )
             for trusted, fields in given
             if fields is not None
         )
-        return allocated_claim("a", *shares, configs=configs, pods=(POD,))
+        return allocated_claim(
+            "a",
+            *shares,
+            configs=configs,
+            pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
+        )
 
     def existing(self) -> list[PreparedClaim]:
         """Return the other claims, which have shares of the first card already."""
@@ -157,13 +167,12 @@ LIMITER_MOUNTS: Final = {
 }
 COMMON: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-UUIDS: Final = [card.uuid for card in gpus(2)]
 NO_POD: Final[tuple[dict[str, str], ...]] = ()
 
 
 def limits(mib: int, *percent_and_gib: tuple[int, float]) -> dict[str, str]:
     """Return the limit variables: MiB of the smallest card, then each card's percent and GiB."""
-    by_uuid = list(zip(UUIDS, percent_and_gib, strict=False))
+    by_uuid = list(zip([card.uuid for card in gpus(2)], percent_and_gib, strict=False))
     percents = {uuid: percent for uuid, (percent, _) in by_uuid}
     amounts = {uuid: int(gib * GIB) for uuid, (_, gib) in by_uuid}
     assert min(amounts.values()) == mib * MIB
@@ -504,12 +513,11 @@ def test_claim_is_refused(claimed: Claimed, annotations: dict[str, str], reason:
 
 
 LIMITS: Final = markdown.text(ROOT / "docs" / "limits.md")
-AMOUNT: Final = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)")
 
 
 def documented(row: list[str]) -> tuple[Claimed, dict[str, str]]:
     """Return the claim of a row of the documentation, and the annotation that it names."""
-    amounts = AMOUNT.fullmatch(row[0])
+    amounts = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)").fullmatch(row[0])
     claim = one_card(amounts["tflops"], amounts["vram"]) if amounts else WHOLE
     named = [code.partition(": ") for code in markdown.codes(row[1])]
     return claim, pod_annotations(**{name: value for name, _, value in named})

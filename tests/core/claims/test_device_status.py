@@ -26,8 +26,7 @@ from tests.support.builders.reported_claims import (
     reported_share,
 )
 
-EAST = timezone(timedelta(hours=5, minutes=30))
-SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=EAST)
+SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
 def ready(since: datetime) -> Mapping[str, Readiness]:

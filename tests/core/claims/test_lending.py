@@ -38,10 +38,6 @@ def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
     return allocation(device, number, tflops="1", vram=f"{vram}Gi")
 
 
-Step = tuple[str, int, int, dict[str, int]]
-"""A tenant, its request and limit, and all limits afterwards; without a request, it leaves."""
-
-
 @pytest.mark.parametrize(
     "steps",
     [
@@ -79,7 +75,8 @@ Step = tuple[str, int, int, dict[str, int]]
         ),
     ],
 )
-def test_memory_is_lent_and_taken_back(steps: list[Step]) -> None:
+def test_memory_is_lent_and_taken_back(steps: list[tuple[str, int, int, dict[str, int]]]) -> None:
+    """Each step: a tenant, its request (0 if it leaves), its limit, and all limits afterwards."""
     card, wanted = Card(NODE), dict[str, int]()
     for number, (name, request, limit, expected) in enumerate(steps):
         wanted[name] = limit
@@ -132,10 +129,14 @@ def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     assert limit_of(record).vram_bytes == 50 * GIB
 
 
-RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
 OVERSUBSCRIBED = node_facts(
     gpu(vram_bytes=40 * GIB),
-    node=replace(DEFAULT_NODE, oversubscription=RATIOS),
+    node=replace(
+        DEFAULT_NODE,
+        oversubscription=Oversubscription(
+            tflops_percent=100, host_memory_percent=50, host_disk_percent=0
+        ),
+    ),
     host=HostResources(memory_bytes=40 * GIB),
 )
 
@@ -297,9 +298,15 @@ def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest()
     assert [claim.shares[0].granted for claim in card.claims()] == [None, None]
 
 
-HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)
-VIRTUAL = node_facts(gpu(), node=replace(DEFAULT_NODE, oversubscription=HALF_MORE))
+VIRTUAL = node_facts(
+    gpu(),
+    node=replace(
+        DEFAULT_NODE,
+        oversubscription=Oversubscription(
+            tflops_percent=150, host_memory_percent=0, host_disk_percent=0
+        ),
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +323,7 @@ VIRTUAL = node_facts(gpu(), node=replace(DEFAULT_NODE, oversubscription=HALF_MOR
         ),
         # HAMi-core reads its limits once; what is granted cannot be taken back.
         pytest.param(
-            HAMI_NODE,
+            replace(NODE, enforcer=HAMI_CORE.name),
             [
                 ("a", "1", {"a": 1}),
                 ("b", "1", {"a": 1, "b": 1}),

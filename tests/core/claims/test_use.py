@@ -112,9 +112,6 @@ A = named("a", prepared_share(0, limit(50, 20)), pod="a")
 ON_TWO_CARDS = named(
     "a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a"
 )
-SMALL_A = named("a", prepared_share(0, limit(20, 4)), pod="a")
-B = named("b", prepared_share(0, limit(50, 20)), pod="b")
-B_OF_POD_A = named("b", prepared_share(0, limit(20, 8)), pod="a")
 EXACT = {"exact": {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}}
 
 
@@ -122,7 +119,7 @@ EXACT = {"exact": {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}}
     ("claims", "cards", "more", "shares"),
     [
         pytest.param(
-            [ON_TWO_CARDS, B],
+            [ON_TWO_CARDS, named("b", prepared_share(0, limit(50, 20)), pod="b")],
             {
                 "GPU-0": [
                     process(1, "a", 4, percent=10),
@@ -149,7 +146,10 @@ EXACT = {"exact": {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}}
             id="of a pod that came to the claim later",
         ),
         pytest.param(
-            [SMALL_A, B_OF_POD_A],
+            [
+                named("a", prepared_share(0, limit(20, 4)), pod="a"),
+                named("b", prepared_share(0, limit(20, 8)), pod="a"),
+            ],
             {"GPU-0": [process(1, "a", 5, percent=30), process(2, "a", 2, percent=5)]},
             {},
             {"uid-a": [used(4, 20, 2, **{ID: 7})], "uid-b": [used(3, 15, 2, **{ID: 7})]},

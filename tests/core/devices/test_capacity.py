@@ -60,8 +60,12 @@ def test_memory_is_what_is_not_reserved_rounded_down_to_the_step_of_its_shares(
     assert capacity.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
 
 
-HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
-POOL = replace(NODE, oversubscription=HALF_MORE)
+POOL = replace(
+    NODE,
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=50, host_disk_percent=0
+    ),
+)
 
 
 def test_tenants_divide_the_virtual_totals_and_by_default_no_physical_capacity() -> None:
@@ -148,8 +152,6 @@ def virtual(tflops: str, vram: str) -> dict[str, str]:
 
 BEFORE_IT = claim(9, STOPPED, tflops="300", vram="30Gi")
 FIRST = claim(1, VIRTUAL, **virtual("400", "40Gi"))
-SECOND = claim(2, VIRTUAL, FIRST, **virtual("68", "20Gi"))
-WHOLE = claim(1, VIRTUAL, tflops="312", vram="40Gi", **virtual("468", "60Gi"))
 LEFT = claim(1, STOPPED, **virtual("78", "30Gi"))
 MORE = claim(1, STOPPED, **virtual("468", "60Gi"))
 
@@ -160,13 +162,13 @@ MORE = claim(1, STOPPED, **virtual("468", "60Gi"))
         (
             VIRTUAL,
             virtual("1n", "1Mi"),
-            [FIRST, SECOND],
+            [FIRST, claim(2, VIRTUAL, FIRST, **virtual("68", "20Gi"))],
             "virtual_tflops: found 1n plus 468 in use, expected at most 468",
         ),
         (
             VIRTUAL,
             virtual("1", "1Mi"),
-            [WHOLE],
+            [claim(1, VIRTUAL, tflops="312", vram="40Gi", **virtual("468", "60Gi"))],
             "virtual_tflops: found 1 plus 468 in use, expected at most 468",
         ),
         (

@@ -43,8 +43,12 @@ def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> No
     assert missing == {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
 
 
-HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-POOL = replace(NODE, oversubscription=HALF_MORE)
+POOL = replace(
+    NODE,
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=0, host_disk_percent=0
+    ),
+)
 
 
 def test_other_packages_have_room_for_four_attributes_or_capacities() -> None:

@@ -16,7 +16,6 @@ from tests.support.builders.gpupools import gpupool_document
 Json = dict[str, Any]
 
 NODE = NodeLabels.of({"metadata": {"name": "node-01", "labels": {"pool": "prod"}}})
-DEFAULTS = Oversubscription(tflops_percent=500, host_memory_percent=50, host_disk_percent=70)
 
 
 def prod_pool(name: str = "prod", /, **spec: Any) -> Json:
@@ -41,7 +40,13 @@ def selector(value: str, operator: str = "In") -> Json:
         (prod_pool(qosConfig={"defaultQoS": ""}), ("medium", None)),
         (prod_pool(qosConfig={"defaultQoS": "critical", "pricing": []}), ("critical", None)),
         (prod_pool(capacityConfig={"oversubscription": None}), ("medium", None)),
-        (prod_pool(capacityConfig={"oversubscription": {}}), ("medium", DEFAULTS)),
+        (
+            prod_pool(capacityConfig={"oversubscription": {}}),
+            (
+                "medium",
+                Oversubscription(tflops_percent=500, host_memory_percent=50, host_disk_percent=70),
+            ),
+        ),
         (
             prod_pool(
                 capacityConfig={

@@ -32,14 +32,12 @@ BY_PCI_ADDRESS = {
     }
 }
 PLUGIN, OTHER_CARD = ("nvidia.com/gpu", UUID), ("nvidia.com/gpu", "GPU-other")
-GPU_0 = ("gpu.nvidia.com", "node-01", "gpu-0")
-EMPTY = {"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}
 
 
 @pytest.mark.parametrize(
     ("offered", "held", "claims", "slices", "user"),
     [
-        ([], [], [], [EMPTY], None),
+        ([], [], [], [{"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}], None),
         ([OTHER_CARD], [OTHER_CARD], [], [], None),
         ([PLUGIN], [], [], [], ("nvidia-device-plugin", False)),
         ([PLUGIN], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
@@ -48,7 +46,13 @@ EMPTY = {"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}
         ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], [], ("volcano.sh", False)),
         ([], [], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
         ([], [], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
-        ([], [], [GPU_0], [NVIDIA_SLICE], ("gpu.nvidia.com", True)),
+        (
+            [],
+            [],
+            [("gpu.nvidia.com", "node-01", "gpu-0")],
+            [NVIDIA_SLICE],
+            ("gpu.nvidia.com", True),
+        ),
         (
             [],
             [],

@@ -34,7 +34,6 @@ from tests.support.slice_store import (
 )
 from tests.support.tally import examples
 
-SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 LABEL = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
@@ -78,7 +77,6 @@ def stored(count: int, *, changed: int = 0, kept: int | None = None) -> list[Sli
 
 
 GENERATION = ("spec", "pool", "generation")
-PRODUCTION = replace(NODE, gpupool="production")
 NO_LIST = [
     {**item, "spec": {key: found for key, found in item["spec"].items() if key != "devices"}}
     for item in stored_slices(0)
@@ -104,7 +102,7 @@ NO_LIST = [
         # The pool of a slice is immutable.
         (
             2,
-            changed(stored_slices(2, node=PRODUCTION), GENERATION, 41),
+            changed(stored_slices(2, node=replace(NODE, gpupool="production")), GENERATION, 41),
             {"delete": [NAME], "create": [NAME]},
             1,
         ),
@@ -173,7 +171,12 @@ def test_slice_has_at_most_64_devices(count: int, sizes: list[int]) -> None:
 
 
 def test_taint_moves_no_device_to_another_slice() -> None:
-    taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
+    taint = Taint(
+        key="tensor-fusion.ai/unhealthy",
+        value="lost",
+        effect="NoSchedule",
+        since=datetime(2026, 3, 1, tzinfo=UTC),
+    )
     healthy = [device.as_api() for device in MANY[:65]]
     tainted = [replace(MANY[0], taints=(taint,)).as_api(), *healthy[1:]]
 
@@ -196,7 +199,6 @@ def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
 
 CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
 TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
-BINDING_OFF = frozenset({GATE_BINDING_CONDITIONS})
 
 
 def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
@@ -228,7 +230,8 @@ def test_dropped_fields_count_as_a_difference_until_the_gate_is_known(
 
 
 @pytest.mark.parametrize(
-    "gates", [CONSUMABLE_OFF, TAINTS_OFF, BINDING_OFF, CONSUMABLE_OFF | TAINTS_OFF]
+    "gates",
+    [CONSUMABLE_OFF, TAINTS_OFF, frozenset({GATE_BINDING_CONDITIONS}), CONSUMABLE_OFF | TAINTS_OFF],
 )
 def test_dropped_fields_identify_their_gates(gates: frozenset[str]) -> None:
     (item,) = wanted_slices()

@@ -1,6 +1,6 @@
 """The API's rules for devices, and the normal form of slices."""
 
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,6 @@ from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 
 Json = dict[str, Any]
-
-SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
-
 
 KEYS = ("model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b")
 ATTRIBUTES: tuple[Json, ...] = (
@@ -99,7 +96,8 @@ def test_valid_device(valid: Json) -> None:
         ),
         (
             {"attributes": {"a": {"version": "v1.2.3"}}},
-            f'attributes[a].version: Invalid value: "v1.2.3": {SEMVER}',
+            'attributes[a].version: Invalid value: "v1.2.3": must be a string compatible with '
+            "semver.org spec 2.0.0",
         ),
         ({"attributes": {"a": {"version": "12.4"}}}, "attributes[a].version: Invalid value"),
         ({"attributes": {"a": {"version": "535.104.05"}}}, "attributes[a].version: Invalid value"),
@@ -197,9 +195,6 @@ def test_malformed_request_policy_is_refused(broken: Json, violation: str) -> No
     assert any(text.startswith(expected) for text in found), found
 
 
-TAINT = {"key": "tensor-fusion.ai/lost", "effect": "NoSchedule"}
-
-
 (PUBLISHED,) = published_devices(gpu())
 SENT: Json = PUBLISHED.as_api()
 
@@ -214,7 +209,7 @@ EMPTY: tuple[object, ...] = (None, [], {}, False)
 
 
 def tainted(**fields: str) -> Json:
-    return {**SENT, "taints": [{**TAINT, **fields}]}
+    return {**SENT, "taints": [{"key": "tensor-fusion.ai/lost", "effect": "NoSchedule", **fields}]}
 
 
 @pytest.mark.parametrize(
