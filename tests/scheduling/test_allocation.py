@@ -3,7 +3,7 @@
 import copy
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import Capacity, Policy, SchedulingError, with_rules
-from tests.scheduling.allocating import HALF, allocate, allocated, devices
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
 from tests.support.objects import (
@@ -54,9 +53,38 @@ NUMA = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
 SAME_NUMA = {"matchAttribute": f"{DRIVER}/numa"}
 OTHER_CARD = {"distinctAttribute": f"{DRIVER}/uuid"}
 ALL = exactly(allocationMode="All")
+HALF = {"tflops": "50", "vram": "20Gi"}
 SMALL = {"tflops": "1", "vram": "1Gi"}
 MOST = {"tflops": "60", "vram": "1Gi"}
 ADMIN = exactly(adminAccess=True)
+
+
+def allocate(
+    *claims: Json,
+    slices: Sequence[Json],
+    classes: Iterable[Json] = (),
+    existing: Iterable[Json] = (),
+    release: int = allocation.NEWEST,
+) -> list[Json]:
+    """Return the allocations of a pod's claims on node-a."""
+    cluster = allocation.cluster(
+        slices=slices,
+        classes=[device_class(), *classes],
+        claims=[*existing, *claims],
+        release=release,
+    )
+    return allocation_results.allocate(claims, cluster, node())
+
+
+def allocated(document: Json, slices: Sequence[Json], existing: Iterable[Json] = ()) -> Json:
+    """Return the claim with its allocation."""
+    (found,) = allocate(document, slices=slices, existing=existing)
+    return {**copy.deepcopy(document), "status": {"allocation": found}}
+
+
+def devices(found: Json) -> list[str]:
+    """Return the names of the allocated devices."""
+    return [result["device"] for result in found["devices"]["results"]]
 
 
 def of_model(model: str, name: str = "gpu") -> Json:
