@@ -369,10 +369,10 @@ def test_tls_goes_through_a_tunnel_once_for_each_connection(
         for _ in range(3):
             assert api.call("GET", SLICES_PATH) == {}
 
-        (request,) = proxy.requests
-        assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
-        assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
-        assert secure_server.headers["host"] == "cluster.example:6443"
+    (request,) = proxy.requests
+    assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
+    assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
+    assert secure_server.headers["host"] == "cluster.example:6443"
 
 
 @pytest.mark.parametrize("exempt", ["127.0.0.1", "127.0.0.0/8", "*"])
@@ -495,17 +495,15 @@ def test_plugin_runs_again_only_when_its_token_has_expired(
 @pytest.mark.process
 def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> None:
     arrived, late = Event(), Event()
-    accepted = [head("Content-Length: 2"), b"{}"]
-    rejected = [head("Content-Length: 2", status=401), b"{}"]
-    outcomes: Iterator[Event | list[bytes]] = iter([late, rejected, accepted, accepted])
+    rejected = head("Content-Length: 2", status=401) + b"{}"
+    answers = iter([rejected, rejected, EMPTY, EMPTY])
 
     def answer() -> Iterable[bytes]:
-        outcome = next(outcomes)
-        if isinstance(outcome, list):
-            return outcome
-        arrived.set()
-        assert outcome.wait(PATIENCE_SECONDS)
-        return rejected
+        own = next(answers)
+        if not arrived.is_set():  # the first request is rejected last
+            arrived.set()
+            assert late.wait(PATIENCE_SECONDS)
+        return [own]
 
     with served(answer) as server, ThreadPoolExecutor(1) as thread:
         api = Api(server.kubeconfig(tmp_path, plugin(tmp_path)))

@@ -85,8 +85,8 @@ def test_event_is_written_about_its_node(
 def test_event_about_a_pod_is_in_its_namespace(setup: Setup) -> None:
     setup.create_namespaces(POD.namespace)
 
-    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
-    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
+    for _ in range(2):
+        assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
 
     (event,) = setup.written()
     assert event["metadata"]["namespace"] == "team-a"
@@ -135,14 +135,10 @@ def test_event_about_a_pod_of_a_deleted_namespace_is_dropped(
 
 def test_same_event_is_not_repeated_within_ten_minutes(setup: Setup) -> None:
     setup.create_node()
-    setup.events.warn("GPUPoolInvalid", "a")
-    setup.now = 599
-    setup.events.warn("GPUPoolInvalid", "a")
-    assert len(setup.written()) == 1
-
-    setup.events.warn("GPUPoolInvalid", "b")
-    setup.now = 600
-    setup.events.warn("GPUPoolInvalid", "a")
+    for now, message, written in ((0, "a", 1), (599, "a", 1), (599, "b", 2), (600, "a", 3)):
+        setup.now = now
+        setup.events.warn("GPUPoolInvalid", message)
+        assert len(setup.written()) == written
 
     assert sorted(event["message"] for event in setup.written()) == ["a", "a", "b"]
 
@@ -192,13 +188,10 @@ def test_retry_after_pauses_all_events(server: ApiServer, setup: Setup) -> None:
     setup.create_node()
     server.faults.add("create", "events", Refuse(429, "slow down", 60), times=1)
 
-    assert not setup.events.warn("GPUUnhealthy", "a")
-    setup.now = 59
-    assert not setup.events.warn("GPUUnhealthy", "a")
-    assert server.requests.count("create", "events") == 1
-    setup.now = 61
-
-    assert setup.events.warn("GPUUnhealthy", "a")
+    for now, is_written, requests in ((0, False, 1), (59, False, 1), (61, True, 2)):
+        setup.now = now
+        assert setup.events.warn("GPUUnhealthy", "a") is is_written
+        assert server.requests.count("create", "events") == requests
     assert len(setup.written()) == 1
 
 

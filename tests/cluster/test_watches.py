@@ -1,8 +1,10 @@
 """Watches: their pace over hours, what they survive, and what callers know without waiting."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -200,34 +202,24 @@ def test_watch_that_a_busy_server_refuses_continues_without_a_list(time: Virtual
     assert len(api.lists) <= 2
 
 
-class Callbacks:
-    """What a publisher of slices is told by its watch; it reads its slices each time."""
-
-    def __init__(self, slices: Slices) -> None:
-        self.slices = slices
-        self.changes = self.returns = 0
-
-    def changed(self) -> None:
-        self.slices.fetch()
-        self.changes += 1
-
-    def returned(self) -> None:
-        self.slices.fetch()
-        self.returns += 1
-
-
 @contextmanager
-def watching(slices: Slices) -> Iterator[Callbacks]:
-    callbacks = Callbacks(slices)
-    watched = slices.watch(on_change=callbacks.changed, on_return=callbacks.returned)
+def watching(slices: Slices) -> Iterator[Counter[str]]:
+    """Follow slices as their publisher does; count changes, and returns of the watch."""
+    told = Counter[str]()
+
+    def tell(what: str) -> None:
+        slices.fetch()
+        told[what] += 1
+
+    watched = slices.watch(on_change=partial(tell, "change"), on_return=partial(tell, "return"))
     with running(watched.run, stop=watched.stop):
-        assert eventually(lambda: callbacks.returns == 1)
-        yield callbacks
+        assert eventually(lambda: told["return"] == 1)
+        yield told
 
 
 def test_bookmarks_are_not_changes(api: Api) -> None:
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
-        assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
+    with watching(Slices(api, node_name=NODE.name)) as told:
+        assert not eventually(lambda: told["change"] > 0, seconds=0.6)
 
 
 @pytest.mark.parametrize(
@@ -240,48 +232,47 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
         monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     slices = Slices(api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
+    with watching(Slices(api, node_name=NODE.name)) as told:
         created = slices.create(new_slice())
 
-        assert eventually(lambda: callbacks.returns == 2)
-        changes = callbacks.changes
+        assert eventually(lambda: told["return"] == 2)
+        changes = told["change"]
         slices.delete(created)
-        assert eventually(lambda: callbacks.changes > changes)
+        assert eventually(lambda: told["change"] > changes)
 
 
 def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
     server: ApiServer, api: Api
 ) -> None:
     own, other = (Slices(api, node_name=NODE.name) for _ in range(2))
-    with watching(own) as callbacks:
+    with watching(own) as told:
         created = own.create(new_slice())
         assert own.fetch() == [created]
         lists = server.requests.count("list", "resourceslices")
 
         changed = other.replace({**created, "spec": new_slice(generation=2)["spec"]})
-        assert eventually(lambda: callbacks.changes == 1)
+        assert eventually(lambda: told["change"] == 1)
         assert [item["spec"] for item in own.fetch()] == [changed["spec"]]
         own.delete(changed)
         assert own.fetch() == []
         other.create(new_slice())
-        assert eventually(lambda: callbacks.changes == 2)
+        assert eventually(lambda: told["change"] == 2)
 
         assert len(own.fetch()) == 1
         assert server.requests.count("list", "resourceslices") == lists + 2
 
 
 def test_late_deletion_of_an_object_that_was_created_again_is_no_news(api: Api) -> None:
-    own = Slices(api, node_name=NODE.name)
-    changes: list[str] = []
-    watch = own.watch(on_change=lambda: changes.append("changed"), on_return=nothing)
+    own, told = Slices(api, node_name=NODE.name), Counter[str]()
+    watch = own.watch(on_change=lambda: told.update(["change"]), on_return=nothing)
     first = own.create(new_slice())
     own.delete(first)
     second = own.create(new_slice())
 
     watch._on_event("DELETED", first)
-    assert changes == []
+    assert not told
     watch._on_event("DELETED", second)
-    assert changes == ["changed"]
+    assert told["change"] == 1
 
 
 @pytest.mark.parametrize("fault", [Refuse(409, "conflict"), Cut(carried_out=True), Refuse(500)])
