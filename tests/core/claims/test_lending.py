@@ -1,5 +1,6 @@
 """Lending of a card's memory and compute: no tenant's limit reduces another tenant's request."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -215,10 +216,8 @@ def test_every_limit_is_between_request_and_wanted_limit_within_the_card(
                 of_card(10 * number + index, request, device=device)
                 for index, device in enumerate(devices)
             ]
-            try:
+            with suppress(ClaimError):
                 card.admit(name, *allocations, limit=f"{request + beyond}Gi", isolation=isolation)
-            except ClaimError:
-                continue
         assert_divided(card, overcommit=overcommit)
 
 
@@ -228,10 +227,9 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
             item for record in card.claims() for item in record.shares if item.device == device
         ]
         sizes = [item.limit.vram_bytes for item in shares if item.limit]
-        assert len(sizes) == len(shares)
         for item, size in zip(shares, sizes, strict=True):
-            assert item.reserved.vram_bytes <= size <= min(item.wanted_vram_bytes, CARD_GIB * GIB)
-            assert not overcommit or size == min(item.wanted_vram_bytes, CARD_GIB * GIB)
+            most = min(item.wanted_vram_bytes, CARD_GIB * GIB)
+            assert (most if overcommit else item.reserved.vram_bytes) <= size <= most
         assert overcommit or sum(sizes) <= CARD_GIB * GIB
         # Nothing is left over while a limit that may grow is below the wanted one.
         soft = any(item.clamped and item.isolation is Isolation.SOFT for item in shares)

@@ -354,12 +354,12 @@ def test_plan_leads_from_any_stored_slices_to_exactly_the_wanted_pool(
 def test_scheduler_never_sees_mixed_devices_or_an_older_generation(
     kept: list[Slice], count: int
 ) -> None:
-    target = wanted_slices(count)
-    of_pool = [item for item in kept if item["spec"]["pool"]["name"] == "default/node-01"]
+    target, pool = wanted_slices(count), "default/node-01"
+    of_pool = [item for item in kept if item["spec"]["pool"]["name"] == pool]
     newest = max(pool_generations(of_pool), default=0)
 
     for state in states(slices.plan(target, kept), kept)[1:]:
-        seen = visible(state, "default/node-01") or []
+        seen = visible(state, pool) or []
 
         untouched = all(item in kept for item in seen) and set(pool_generations(seen)) <= {newest}
         assert untouched or listed(seen) == listed(target)
