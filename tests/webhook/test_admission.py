@@ -759,21 +759,6 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
 
 
-@pytest.mark.parametrize("virtual", [False, True])
-def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> None:
-    slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
-    cluster = Cluster(slices=slices, virtual=virtual)
-    percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
-    asks = {"dra_enabled": "true", "gpupool": "a", "vram_request": "8Gi", **percents}
-
-    annotations = changed(cluster.pod(**asks))["metadata"]["annotations"]
-    of_claim = cluster.claim(**asks)
-
-    assert annotations.items() >= pod_annotations(tflops_request="78", tflops_limit="156").items()
-    prefix = "virtual_" if virtual else ""
-    assert requests(of_claim) == {f"{prefix}tflops": "78", f"{prefix}vram": "8Gi"}
-
-
 def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     cluster = Cluster(slices=[slice_of_models(A100)])
     admitted = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
