@@ -637,29 +637,40 @@ def test_claim_of_a_class_gets_the_amounts_that_its_pod_leaves_open(
     assert requests(Cluster().claim(of_class(labelled=labelled), **annotations)) == expected
 
 
+NO_AMOUNTS: list[Json] = [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}]
+NO_CLASS = "found no DeviceClass gpu-quarter with valid parameters"
+FIXED = share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
+
+
 @pytest.mark.parametrize(
-    ("device_class", "code", "text"),
+    ("device_classes", "amounts", "code", "text"),
     [
-        (None, 503, "found no DeviceClass gpu-quarter with valid parameters"),
+        ([], {"vram": "2Gi"}, 503, NO_CLASS),
+        ([share_class("gpu-quarter", requests={"vram": "many"})], {"vram": "2Gi"}, 503, NO_CLASS),
+        (RetryableError("not listed yet"), {}, 503, "not listed yet"),
         (
-            share_class("gpu-quarter", requests={"vram": "many"}),
-            503,
-            "found no DeviceClass gpu-quarter with valid parameters",
-        ),
-        (
-            share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False),
+            [FIXED],
+            {"vram": "2Gi"},
             422,
             "spec.devices.requests: request gpu-request: found vram: 2Gi, expected 1Gi",
+        ),
+        # Amounts that no API server sends.
+        *(
+            ([FIXED], {"count": "many", **amounts}, 422, "spec.devices.requests")
+            for amounts in NO_AMOUNTS
         ),
     ],
 )
 def test_claim_that_its_class_cannot_fill_is_refused(
-    device_class: Json | None, code: int, text: str
+    device_classes: list[Json] | RetryableError, amounts: Json, code: int, text: str
 ) -> None:
     cluster = Cluster()
-    cluster.classes.listed = [device_class] if device_class else []
+    if isinstance(device_classes, RetryableError):
+        cluster.classes.error = device_classes
+    else:
+        cluster.classes.listed = device_classes
 
-    verdict = cluster.claim(of_class(vram="2Gi"))
+    verdict = cluster.claim(of_class(**amounts))
 
     assert verdict.code == code
     assert errors(verdict)[0].removeprefix(": ").startswith(text)
@@ -684,23 +695,6 @@ def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
     else:
         names = [each["name"] for each in claimed(verdict)["requests"]]
         assert names == ["gpu-request", "gpu-request-2"]
-
-
-@pytest.mark.parametrize("named", [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}])
-def test_amount_that_no_api_server_sends_is_refused(named: Any) -> None:
-    cluster = Cluster()
-    cluster.classes.listed = [
-        share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
-    ]
-
-    assert errors(cluster.claim(of_class(count="many", **named)))
-
-
-def test_claim_waits_for_classes_that_are_not_known_yet() -> None:
-    cluster = Cluster()
-    cluster.classes.error = RetryableError("not listed yet")
-
-    assert cluster.claim(of_class()).code == 503
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:
