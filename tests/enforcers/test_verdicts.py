@@ -1,6 +1,5 @@
 """Verdicts about shares, by what their enforcers read, and their documented reasons."""
 
-import re
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -417,6 +416,10 @@ def test_every_reason_is_documented_with_its_state() -> None:
     texts = [value for name, value in vars(verdicts).items() if name.isupper()]
     reasons = {each for each in texts if isinstance(each, str) and each.isalnum()} - OF_NODES
 
-    table = PAGE[PAGE.index("<!-- reasons:") : PAGE.index("<!-- end of reasons")]
-    documented = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+    documented = {
+        code: state
+        for state, cell in markdown.table(PAGE, "reasons")
+        for code in markdown.codes(cell)
+        if code[0].isupper()
+    }
     assert documented == {each: STATES.get(each, State.UNKNOWN) for each in reasons}
