@@ -154,6 +154,7 @@ NONE = "node node-01: no GPUPool selects it, expected one$"
     ],
 )
 def test_pool_that_selects_the_node_is_chosen(pools: list[Json], expected: str) -> None:
+    """Expected is the name of the chosen pool, or the text of a refusal."""
     with pytest.raises(InputError, match=expected) if " " in expected else nullcontext():
         assert gpupool.choose(pools, NODE)["metadata"]["name"] == expected
 
