@@ -18,8 +18,8 @@ from tensorfusion_dra.cluster.objects import (
     ClaimStatus,
     Nodes,
     Pods,
-    PriorityClasses,
     WorkerPods,
+    has_priority_class,
 )
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core import names
@@ -173,12 +173,17 @@ PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
 def test_priority_class_exists_or_not(tmp_path: Path) -> None:
     answers = {f"{PRIORITY}/high": {"value": 1}, f"{PRIORITY}/hidden": (403, "no")}
     with canned_api.served(answers) as server:
-        classes = PriorityClasses(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        assert classes.exists("high", wait_seconds=5)
-        assert not classes.exists("low", wait_seconds=5)
+        assert has_priority_class(api, "high", 5)
+        assert not has_priority_class(api, "low", 5)
         with pytest.raises(RetryableError, match="403"):
-            classes.exists("hidden", wait_seconds=5)
+            has_priority_class(api, "hidden", 5)
+
+
+def test_a_list_for_which_no_time_is_left_is_retryable(api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.listed("/api/v1/pods", dict, wait_seconds=-0.001)
 
 
 def page(*names: str, more: str = "") -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Cluster:
             pods=self.pods,
             slices=self.slices,
             quotas=self.quotas,
-            priorities=self.priorities,
+            has_priority_class=self.priorities.exists,
             classes=self.classes,
             scheduler="default-scheduler",
             **{"virtual": False, "keeps_cards_apart": lambda _: True, **rules},
@@ -737,7 +737,7 @@ def test_parameters_are_checked_on_create_and_on_change() -> None:
 
     for review in (review_of(document), review_of(document, old=template_claim(), **update)):
         assert len(check(review).errors) == 1
-    assert check(review_of(document, old=document, **update)) is PASSED
+    assert check(review_of(document, old=document, **update)) == PASSED
 
 
 @pytest.mark.parametrize("enforces_hard", [False, True])
