@@ -5,7 +5,6 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.admission import ObjectsInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.raw_server import RawServer, chunk, head
+from tests.support.threads import running
 from tests.support.waiting import eventually
 
 OBJECTS: Final = 30
@@ -31,12 +31,8 @@ MAX_BYTES: Final = 6 * 2**20
 def foreign(name: str, **fields: Any) -> dict[str, Any]:
     """Return an object of a tenant with as much as the API server accepts in places of its own."""
     padding = "x" * (OBJECT_BYTES // 2)
-    metadata = {
-        "name": name,
-        "namespace": "team-a",
-        "uid": f"uid-{name}",
-        "annotations": {"example.com/mine": padding},
-    }
+    of_whom = {"name": name, "namespace": "team-a", "uid": f"uid-{name}"}
+    metadata = {**of_whom, "annotations": {"example.com/mine": padding}}
     return {"metadata": metadata, **fields, "theirs": {"more": padding}}
 
 
@@ -90,11 +86,8 @@ def watched(api: Api) -> int:
     watch = WorkerPods(api, node_name="n").watch(
         marks.WORKER_POD, found.extend, lambda _kind, _pod: None
     )
-    thread = Thread(target=watch.run)
-    thread.start()
-    assert eventually(lambda: len(found) >= OBJECTS)
-    watch.stop()
-    thread.join()
+    with running(watch.run, stop=watch.stop):
+        assert eventually(lambda: len(found) >= OBJECTS)
     return OBJECTS
 
 

@@ -1,29 +1,34 @@
-"""Connections: the API server's certificate, client certificates, and proxies."""
+"""Connections and logins: certificates, proxies, tokens, and errors of broken kubeconfigs."""
 
+import base64
 import itertools
+import json
 import socket
 import socketserver
 import ssl
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import trustme
 
+from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.login import Login
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tests.support import servers
-from tests.support.answers import SLICES_PATH
-from tests.support.raw_server import RawServer, head, served
+from tests.support.answers import SLICES_PATH, Answers, failing
+from tests.support.raw_server import HANG_UP, RawServer, head, served
 from tests.support.servers import serving, url, write_kubeconfig
 from tests.support.waiting import PATIENCE_SECONDS
 
+EMPTY = head("Content-Length: 2") + b"{}"
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
 
 
@@ -32,15 +37,14 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._folder = folder
+        self._folder, self._key = folder, folder / "ca.key"
         self.certificate = folder / "ca.crt"
-        self._key = folder / "ca.key"
-        files = ("-keyout", str(self._key), "-out", str(self.certificate))
         config = folder / "ca.cnf"
         config.write_text(
             "[req]\ndistinguished_name=dn\nx509_extensions=ca\n[dn]\n[ca]\nbasicConstraints=CA:TRUE\n"
         )
-        _openssl("req", "-x509", *KEY, "-subj", "/CN=cluster", "-config", str(config), *files)
+        files = ("-config", config, "-keyout", self._key, "-out", self.certificate)
+        _openssl("req", "-x509", *KEY, "-subj", "/CN=cluster", *files)
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS context of a server at 127.0.0.1, certified by this authority."""
@@ -48,32 +52,36 @@ class Authority:
             self._folder / name for name in ("csr", "key", "crt", "ext")
         )
         names.write_text("subjectAltName=IP:127.0.0.1\n")
-        _openssl("req", *KEY, "-subj", "/CN=server", "-keyout", str(key), "-out", str(request))
-        authority = ("-CA", str(self.certificate), "-CAkey", str(self._key))
-        _openssl(
-            *("x509", "-req", "-in", str(request), *authority),
-            *("-extfile", str(names), "-out", str(certificate)),
-        )
+        _openssl("req", *KEY, "-subj", "/CN=server", "-keyout", key, "-out", request)
+        authority = ("-CA", self.certificate, "-CAkey", self._key)
+        _openssl("x509", "-req", "-in", request, *authority, "-extfile", names, "-out", certificate)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context
 
 
-def _openssl(*arguments: str) -> None:
+def _openssl(*arguments: str | Path) -> None:
     subprocess.run(
         ["openssl", *arguments], check=True, capture_output=True, timeout=PATIENCE_SECONDS
     )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
+class SecureServer(RawServer):
+    """A server with TLS.
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
+    Attributes:
+        clients: The name in the certificate of each connection's client, if it has sent one.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *answer: bytes) -> None:
+        super().__init__(lambda: answer, pause_seconds=0.0)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.clients: list[str] = []
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        subject = (request.getpeercert() or {}).get("subject", ())
+        self.clients += [text for ((name, text),) in subject if name == "commonName"]
+        super().finish_request(request, client_address)
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +93,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def tls_url(authority: Authority) -> Iterator[str]:
     """URL of an API server with TLS."""
-    server = HTTPServer(("127.0.0.1", 0), _Handler)
-    server.socket = authority.context().wrap_socket(server.socket, server_side=True)
+    server = SecureServer(authority.context(), EMPTY, HANG_UP)
     with serving(server):
-        yield servers.url(server, "https")
+        yield url(server, "https")
 
 
 def api(
@@ -128,7 +135,7 @@ def test_kubeconfig_says_how_the_server_is_verified(
     there = tls_url.replace("127.0.0.1", host)
     client = api(tmp_path, there, authority if trusts else None, **settings)
 
-    assert client.call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+    assert client.call("GET", SLICES_PATH, wait_seconds=5) == {}
 
 
 @pytest.mark.process
@@ -136,17 +143,16 @@ def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> No
     other = Authority(tmp_path / "other")
 
     with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
-        api(tmp_path, tls_url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
+        api(tmp_path, tls_url, other).call("GET", SLICES_PATH, wait_seconds=5)
 
 
 class ClientFiles:
-    """Certificate and key of a client, and the names that the server has seen in them."""
+    """Certificate and key of a client."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = trustme.CA()
-        self.certificate = folder / "client.crt"
-        self.key = folder / "client.key"
-        self.seen: list[str] = []
+        self.certificate, self.key = folder / "client.crt", folder / "client.key"
+        self.write("first")
 
     def write(self, name: str) -> None:
         """Replace the files by new ones with this name, as a rotation does."""
@@ -165,36 +171,30 @@ def client_files(tmp_path: Path) -> ClientFiles:
 
 
 @pytest.fixture
-def api_with_certificate(
-    authority: Authority, client_files: ClientFiles, tmp_path: Path
-) -> Iterator[Api]:
-    """Client of a server that requires a client certificate for each connection."""
-
-    class Handler(_Handler):
-        def do_GET(self) -> None:
-            assert isinstance(self.connection, ssl.SSLSocket)
-            subject: Any = (self.connection.getpeercert() or {})["subject"]
-            client_files.seen.append(dict(pair for (pair,) in subject)["commonName"])
-            super().do_GET()
-
+def certified(authority: Authority, client_files: ClientFiles) -> Iterator[SecureServer]:
+    """A server that requires a client certificate, and ends each connection with its answer."""
     context = authority.context()
     context.verify_mode = ssl.CERT_REQUIRED
     client_files.authority.configure_trust(context)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    client_files.write("first")
+    server = SecureServer(context, EMPTY, HANG_UP)
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def api_with_certificate(
+    certified: SecureServer, authority: Authority, client_files: ClientFiles, tmp_path: Path
+) -> Api:
     user = {
         "client-certificate": str(client_files.certificate),
         "client-key": str(client_files.key),
     }
-    with serving(server):
-        yield api(tmp_path, servers.url(server, "https"), authority, user)
+    return api(tmp_path, url(certified, "https"), authority, user)
 
 
 @pytest.mark.process
 def test_no_context_is_changed_once_a_connection_uses_it(
-    api_with_certificate: Api, client_files: ClientFiles, monkeypatch: pytest.MonkeyPatch
+    api_with_certificate: Api, certified: SecureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[ssl.SSLContext] = []
     load = ssl.SSLContext.load_cert_chain
@@ -207,44 +207,42 @@ def test_no_context_is_changed_once_a_connection_uses_it(
 
     # A change of a context that another thread uses crashes the process.
     with ThreadPoolExecutor(8) as threads:
-        paths = ["/api/v1/nodes/a"] * 24
-        assert list(threads.map(lambda path: api_with_certificate.call("GET", path), paths)) == (
-            [{}] * 24
-        )
+        answers = threads.map(partial(api_with_certificate.call, "GET"), [SLICES_PATH] * 24)
+        assert list(answers) == [{}] * 24
 
-    assert client_files.seen == ["first"] * 24
+    assert certified.clients == ["first"] * 24
     assert len(set(map(id, loaded))) == len(loaded)
 
 
 @pytest.mark.process
 def test_renewed_certificate_is_used_for_new_connections(
-    api_with_certificate: Api, client_files: ClientFiles
+    api_with_certificate: Api, certified: SecureServer, client_files: ClientFiles
 ) -> None:
     for name in ("first", "second"):
         client_files.write(name)
-        api_with_certificate.call("GET", "/api/v1/nodes/a")
+        api_with_certificate.call("GET", SLICES_PATH)
 
-    assert client_files.seen == ["first", "second"]
+    assert certified.clients == ["first", "second"]
 
 
 @pytest.mark.process
 def test_certificate_that_is_half_renewed_is_retryable(
-    api_with_certificate: Api, client_files: ClientFiles
+    api_with_certificate: Api, certified: SecureServer, client_files: ClientFiles
 ) -> None:
     key = client_files.key.read_bytes()
     client_files.write("second")
     renewed = client_files.key.read_bytes()
     client_files.key.write_bytes(key)
     with pytest.raises(RetryableError, match=r"(?i)key.values.mismatch"):
-        api_with_certificate.call("GET", "/api/v1/nodes/a")
+        api_with_certificate.call("GET", SLICES_PATH)
     client_files.key.unlink()
     with pytest.raises(RetryableError, match="No such file"):
-        api_with_certificate.call("GET", "/api/v1/nodes/a")
+        api_with_certificate.call("GET", SLICES_PATH)
 
     client_files.key.write_bytes(renewed)
 
-    assert api_with_certificate.call("GET", "/api/v1/nodes/a") == {}
-    assert client_files.seen == ["second"]
+    assert api_with_certificate.call("GET", SLICES_PATH) == {}
+    assert certified.clients == ["second"]
 
 
 @pytest.mark.process
@@ -252,14 +250,13 @@ def test_key_with_a_password_is_refused(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
     plain = client_files.key.rename(client_files.key.with_suffix(".plain"))
-    files = ("-in", str(plain), "-out", str(client_files.key))
+    files = ("-in", plain, "-out", client_files.key)
     _openssl("pkey", "-aes128", "-passout", "pass:abcd", *files)
 
     with pytest.raises(RetryableError, match="key is encrypted, password is required"):
-        api_with_certificate.call("GET", "/api/v1/nodes/a")
+        api_with_certificate.call("GET", SLICES_PATH)
 
 
-EMPTY = head("Content-Length: 2") + b"{}"
 TUNNEL_HEAD = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
@@ -286,8 +283,7 @@ class TunnelProxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, target: tuple[str, int], answer: bytes = TUNNEL_HEAD) -> None:
-        self.target = target
-        self.answer = answer
+        self.target, self.answer = target, answer
         self.requests: list[str] = []
         super().__init__(("127.0.0.1", 0), _Tunnel)
 
@@ -322,12 +318,11 @@ def ca() -> trustme.CA:
 
 
 @pytest.fixture
-def secure_server(ca: trustme.CA) -> Iterator[RawServer]:
+def secure_server(ca: trustme.CA) -> Iterator[SecureServer]:
     """A server with TLS, certified for 127.0.0.1 and for cluster.example."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1", "cluster.example").configure_cert(context)
-    server = RawServer(lambda: [EMPTY], pause_seconds=0.0)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server = SecureServer(context, EMPTY)
     with serving(server):
         yield server
         server.closing.set()
@@ -348,11 +343,11 @@ def test_plain_requests_go_through_a_tunnel_to_the_servers_path(tmp_path: Path) 
             for _ in range(2):
                 assert api.call("GET", SLICES_PATH, query={"limit": "1"}) == {}
 
-            (request,) = proxy.requests
-            assert request.startswith("CONNECT cluster.example:8080 HTTP/1.")
-            assert server.requests == [f"GET /a{SLICES_PATH}?limit=1 HTTP/1.1"] * 2
-            assert server.headers["host"] == "cluster.example:8080"
-            assert server.headers["authorization"] == "Bearer abc"
+    (request,) = proxy.requests
+    assert request.startswith("CONNECT cluster.example:8080 HTTP/1.")
+    assert server.requests == [f"GET /a{SLICES_PATH}?limit=1 HTTP/1.1"] * 2
+    expected = {"host": "cluster.example:8080", "authorization": "Bearer abc"}
+    assert server.headers.items() >= expected.items()
 
 
 @pytest.mark.parametrize("from_environment", [False, True])
@@ -374,10 +369,10 @@ def test_tls_goes_through_a_tunnel_once_for_each_connection(
         for _ in range(3):
             assert api.call("GET", SLICES_PATH) == {}
 
-        (request,) = proxy.requests
-        assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
-        assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
-        assert secure_server.headers["host"] == "cluster.example:6443"
+    (request,) = proxy.requests
+    assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
+    assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
+    assert secure_server.headers["host"] == "cluster.example:6443"
 
 
 @pytest.mark.parametrize("exempt", ["127.0.0.1", "127.0.0.0/8", "*"])
@@ -410,10 +405,9 @@ def test_refusal_of_a_proxy_is_reported(tmp_path: Path, answer: bytes, found: st
     proxy = TunnelProxy(("127.0.0.1", 1), answer)
     with serving(proxy):
         settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
-        api = Api(kubeconfig(tmp_path, **settings))
 
         with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: .*({found})"):
-            api.call("GET", SLICES_PATH)
+            Api(kubeconfig(tmp_path, **settings)).call("GET", SLICES_PATH)
 
 
 @pytest.mark.parametrize("scheme", ["https", "socks5"])
@@ -421,19 +415,269 @@ def test_proxy_that_speaks_no_plain_http_is_refused_without_its_password(
     tmp_path: Path, scheme: str
 ) -> None:
     settings = {"server": "https://cluster.example", "proxy-url": f"{scheme}://me:s3cr3t@a:1"}
+    path = kubeconfig(tmp_path, **settings)
+    expected = f"kubeconfig {path}: proxy: found '{scheme}', expected http://HOST:PORT"
 
-    with pytest.raises(InputError) as caught:
-        Api(kubeconfig(tmp_path, **settings)).connect()
-
-    expected = f"proxy: found '{scheme}', expected http://HOST:PORT"
-    assert str(caught.value) == f"kubeconfig {tmp_path / 'kubeconfig'}: {expected}"
+    with pytest.raises(InputError, match=f"^{expected}$"):
+        Api(path).connect()
 
 
 def test_answer_of_a_proxy_that_drips_bytes_times_out(tmp_path: Path) -> None:
     pieces = itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x"))
     with served(lambda: pieces, pause_seconds=0.05) as proxy:
         settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
-        api = Api(kubeconfig(tmp_path, **settings))
 
         with pytest.raises(RetryableError, match="no answer within the time"):
-            api.call("GET", SLICES_PATH, wait_seconds=1)
+            Api(kubeconfig(tmp_path, **settings)).call("GET", SLICES_PATH, wait_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, ""),
+        (
+            {"username": "admin", "password": "s3cr3t"},
+            f"Basic {base64.b64encode(b'admin:s3cr3t').decode()}",
+        ),
+        ({"tokenFile": "token"}, "Bearer abc"),
+    ],
+    ids=["no credentials", "password", "token file, which may end with a line break"],
+)
+def test_credentials_of_a_kubeconfigs_user_are_sent(
+    answers: Answers, tmp_path: Path, user: dict[str, str], header: str
+) -> None:
+    (tmp_path / "token").write_text("abc\n")
+
+    Api(answers.kubeconfig(tmp_path, user)).call("GET", SLICES_PATH)
+
+    assert answers.tokens == [header]
+
+
+def plugin(folder: Path, **status: str) -> dict[str, Any]:
+    """Return a user whose tokens a plugin prints: ``token-1``, ``token-2`` and so on."""
+    script = folder / "plugin"
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "token-N", **status},
+    }
+    script.write_text(
+        f"#!/bin/sh\necho >>{folder}/runs\n"
+        f"echo '{json.dumps(answer)}' | sed s/-N/-$(wc -l <{folder}/runs)/\n"
+    )
+    script.chmod(0o755)
+    return {"exec": {"apiVersion": answer["apiVersion"], "command": str(script)}}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("expires", "tokens"),
+    [
+        ("2020-01-01T00:00:00Z", ["Bearer token-2", "Bearer token-3"]),
+        ("2999-01-01T00:00:00Z", ["Bearer token-1", "Bearer token-1"]),
+    ],
+    ids=["expired", "lasting"],
+)
+def test_plugin_runs_again_only_when_its_token_has_expired(
+    answers: Answers,
+    tmp_path: Path,
+    expires: str,
+    tokens: list[str],
+) -> None:
+    user = plugin(tmp_path, expirationTimestamp=expires)
+    api = Api(answers.kubeconfig(tmp_path, user))
+    for _ in tokens:
+        api.call("GET", SLICES_PATH)
+
+    assert answers.tokens == tokens
+
+
+@pytest.mark.process
+def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> None:
+    arrived, late = Event(), Event()
+    rejected = head("Content-Length: 2", status=401) + b"{}"
+    answers = iter([rejected, rejected, EMPTY, EMPTY])
+
+    def answer() -> Iterable[bytes]:
+        own = next(answers)
+        if not arrived.is_set():  # the first request is rejected last
+            arrived.set()
+            assert late.wait(PATIENCE_SECONDS)
+        return [own]
+
+    with served(answer) as server, ThreadPoolExecutor(1) as thread:
+        api = Api(server.kubeconfig(tmp_path, plugin(tmp_path)))
+        waiting = thread.submit(failing, api, PATIENCE_SECONDS)
+        assert arrived.wait(PATIENCE_SECONDS)
+        assert failing(api).status == 401
+        api.call("GET", SLICES_PATH)
+
+        late.set()
+        assert waiting.result().status == 401
+        api.call("GET", SLICES_PATH)
+
+    assert (tmp_path / "runs").read_text().count("\n") == 2
+
+
+@pytest.fixture
+def pod(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """A client in a process that looks like a pod; the test's server has no TLS."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(answers.server_address[1]))
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_text("any")
+    log_in = partial(login.of_service_account, folder=tmp_path, scheme="http")
+    monkeypatch.setattr(login, "of_service_account", log_in)
+    return Api(None)
+
+
+def test_service_account_token_is_read_for_each_request(
+    pod: Api, answers: Answers, tmp_path: Path
+) -> None:
+    for token in ("first", "second"):
+        (tmp_path / "token").write_text(token)
+        pod.call("GET", SLICES_PATH)
+
+    assert answers.tokens == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (partial(Path.write_text, data=""), r"credentials: found no token in .*/token"),
+        (Path.unlink, "credentials: No such file or directory"),
+    ],
+)
+def test_service_account_token_that_is_gone_is_retryable(
+    pod: Api, tmp_path: Path, damage: Callable[[Path], object], error: str
+) -> None:
+    pod.call("GET", SLICES_PATH)
+    damage(tmp_path / "token")
+
+    with pytest.raises(RetryableError, match=error):
+        pod.call("GET", SLICES_PATH)
+
+
+def test_process_without_a_service_account_is_an_input_error(pod: Api, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").unlink()
+
+    with pytest.raises(InputError, match="in-cluster configuration: found no API server"):
+        pod.connect()
+
+
+@pytest.mark.process
+def test_login_in_a_pod_loads_no_kubernetes_library(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, sys
+from tensorfusion_dra.cluster import login
+os.environ |= {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
+folder = pathlib.Path(sys.argv[1])
+assert login.of_service_account(folder=folder).header(wait_seconds=1)
+assert not {"kubernetes", "pydantic", "requests", "urllib3", "yaml"} & set(sys.modules)
+"""
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_text("any")
+
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+
+
+def reading(read: Callable[[], str | None]) -> Login:
+    """Return a login whose header is read in this way."""
+    return Login("https://a", read, ssl.create_default_context)
+
+
+def test_line_break_in_a_token_is_refused_without_the_token() -> None:
+    found = reading(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
+
+    with pytest.raises(ValueError, match="control character") as caught:
+        found.header(wait_seconds=1)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_latest_two_tokens_are_secrets() -> None:
+    values = iter(["Bearer a", "Bearer b", "Bearer b", "Basic c"])
+    found = reading(lambda: next(values))
+    for _ in range(4):
+        found.header(wait_seconds=1)
+
+    assert found.secrets() == {"b", "c"}
+
+
+def test_others_wait_for_a_renewal_within_their_time() -> None:
+    asked, ready = Event(), Event()
+
+    def read() -> str:
+        asked.set()
+        assert ready.wait(PATIENCE_SECONDS)
+        return "Bearer a"
+
+    found = reading(read)
+    with ThreadPoolExecutor(1) as thread:
+        renewal = thread.submit(found.header, wait_seconds=1)
+        assert asked.wait(PATIENCE_SECONDS)
+        with pytest.raises(TimeoutError):
+            found.header(wait_seconds=0.01)
+        ready.set()
+
+        assert renewal.result() == {"Authorization": "Bearer a"}
+
+
+USER = "users: [{name: u, user: %s}]"
+CONTEXT = "contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+CLUSTER = "clusters: [{name: c, cluster: {server: %s}}]\n"
+WRONG_FORM = "a field has the wrong type or form; compare the file with kubectl config view"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "file is empty"),
+        ("[]", WRONG_FORM),
+        ("5", WRONG_FORM),
+        ("hello", WRONG_FORM),
+        ("a: 1", "Expected key current-context"),
+        (f"{CONTEXT}clusters: 5\nusers: 7", WRONG_FORM),
+        (CONTEXT + CLUSTER % "5" + USER % "{}", WRONG_FORM),
+        (CONTEXT + CLUSTER % "http://a" + USER % "5", WRONG_FORM),
+        (CONTEXT + CLUSTER % "http://a" + USER % "{tokenFile: 5}", WRONG_FORM),
+    ],
+)
+def test_kubeconfig_of_another_form_is_an_error_about_the_file(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+
+    with pytest.raises(InputError, match=f"^kubeconfig {path}: .*{error}"):
+        login.log_in(path)
+
+
+@pytest.fixture
+def rejected(answers: Answers, tmp_path: Path) -> Api:
+    """A client whose token of a kubeconfig has been used once and then rejected."""
+    api = Api(answers.kubeconfig(tmp_path, {"token": "first-token"}))
+    api.call("GET", SLICES_PATH)
+    answers.status = 401
+    failing(api)
+    answers.status = 200
+    return api
+
+
+def test_rejected_token_is_read_again(rejected: Api, answers: Answers, tmp_path: Path) -> None:
+    answers.kubeconfig(tmp_path, {"token": "second-token"})
+
+    rejected.call("GET", SLICES_PATH)
+
+    assert answers.tokens == ["Bearer first-token", "Bearer first-token", "Bearer second-token"]
+
+
+def test_kubeconfig_that_breaks_later_is_retryable(rejected: Api, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text("{")
+
+    with pytest.raises(RetryableError, match="kubeconfig"):
+        rejected.call("GET", SLICES_PATH)

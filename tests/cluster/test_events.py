@@ -1,6 +1,6 @@
-"""Events on the Node: no repetitions, and failures never disturb the caller."""
+"""Events on Node and Pods: no repetitions, and failures never disturb the caller."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,28 +10,47 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import EVENTS, NODES, Client, Json, Resource
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Events, Nodes
+from tensorfusion_dra.cluster.pod_events import PodEvents
+from tensorfusion_dra.core.claims.claim import PodRef
 from tests.support.builders.prepared_claims import POD
+from tests.support.threads import running
+from tests.support.waiting import eventually
 
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
 class Setup:
+    """A cluster, and the Events that a node and the webhook write into it.
+
+    Attributes:
+        now: The time in seconds.
+        events: Those of the node, about itself and its pods.
+        pod_events: Those of the webhook.
+    """
+
     def __init__(self, server: ApiServer, api: Api) -> None:
-        self.client = Client(server.url)
-        self.now = 0.0
+        self.client, self.now = Client(server.url), 0.0
         nodes = Nodes(api, node_name="node-01")
         self.events = Events(api, nodes, node_name="node-01", clock=lambda: self.now)
+        self.pod_events = PodEvents(api, clock=lambda: self.now)
 
     def create_node(self) -> Json:
         document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
         return self.client.create(NODES, document)
 
-    def create_namespace(self) -> Json:
-        document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": POD.namespace}}
-        return self.client.create(NAMESPACES, document)
+    def create_namespaces(self, *names: str) -> None:
+        for name in names:
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            self.client.create(NAMESPACES, document)
 
-    def written(self) -> list[dict[str, Any]]:
+    def written(self) -> list[Json]:
         return self.client.list(EVENTS).items
+
+    def said(self) -> list[Json]:
+        """Write what waits at the webhook, and return all Events."""
+        with running(self.pod_events.run, stop=self.pod_events.stop):
+            assert eventually(lambda: not self.pod_events._waiting)
+        return self.written()
 
 
 @pytest.fixture
@@ -39,39 +58,35 @@ def setup(server: ApiServer, api: Api) -> Setup:
     return Setup(server, api)
 
 
-def test_warning_is_written_about_its_node(setup: Setup) -> None:
+@pytest.mark.parametrize(("write", "kind"), [(Events.warn, "Warning"), (Events.note, "Normal")])
+def test_event_is_written_about_its_node(
+    setup: Setup, write: Callable[[Events, str, str], bool], kind: str
+) -> None:
     node = setup.create_node()
 
-    assert setup.events.warn("GPUPoolInvalid", "GPUPool prod: found none of this name")
+    assert write(setup.events, "GPUPoolInvalid", "GPUPool prod: found none of this name")
 
     (event,) = setup.written()
-    expected = {
-        "type": "Warning",
-        "reason": "GPUPoolInvalid",
-        "message": "GPUPool prod: found none of this name",
-        "reportingComponent": "tensor-fusion.ai.dra-driver",
-    }
     about = event["involvedObject"]
-    assert event.items() >= expected.items()
-    assert event["metadata"]["namespace"] == "default"
     assert (about["name"], about["uid"]) == ("node-01", node["metadata"]["uid"])
-
-
-def test_note_is_a_normal_event(setup: Setup) -> None:
-    setup.create_node()
-
-    setup.events.note("GPURecovered", "gpu-1 is healthy again")
-
-    (event,) = setup.written()
-    assert (event["type"], event["reason"]) == ("Normal", "GPURecovered")
-    assert event["action"] == "ServeGPUs"
+    assert event["metadata"]["namespace"] == "default"
+    assert (
+        event.items()
+        >= {
+            "type": kind,
+            "reason": "GPUPoolInvalid",
+            "message": "GPUPool prod: found none of this name",
+            "action": "ServeGPUs",
+            "reportingComponent": "tensor-fusion.ai.dra-driver",
+        }.items()
+    )
 
 
 def test_event_about_a_pod_is_in_its_namespace(setup: Setup) -> None:
-    setup.create_namespace()
+    setup.create_namespaces(POD.namespace)
 
-    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
-    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
+    for _ in range(2):
+        assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
 
     (event,) = setup.written()
     assert event["metadata"]["namespace"] == "team-a"
@@ -109,7 +124,7 @@ def test_without_permission_events_about_pods_are_about_the_node(
 def test_event_about_a_pod_of_a_deleted_namespace_is_dropped(
     server: ApiServer, setup: Setup, fault: Refuse
 ) -> None:
-    setup.create_namespace()
+    setup.create_namespaces(POD.namespace)
     server.faults.add("create", "events", fault, times=1)
 
     assert setup.events.warn("LimitsNotEnforced", "first", pod=POD)
@@ -120,14 +135,10 @@ def test_event_about_a_pod_of_a_deleted_namespace_is_dropped(
 
 def test_same_event_is_not_repeated_within_ten_minutes(setup: Setup) -> None:
     setup.create_node()
-    setup.events.warn("GPUPoolInvalid", "a")
-    setup.now = 599
-    setup.events.warn("GPUPoolInvalid", "a")
-    assert len(setup.written()) == 1
-
-    setup.events.warn("GPUPoolInvalid", "b")
-    setup.now = 600
-    setup.events.warn("GPUPoolInvalid", "a")
+    for now, message, written in ((0, "a", 1), (599, "a", 1), (599, "b", 2), (600, "a", 3)):
+        setup.now = now
+        setup.events.warn("GPUPoolInvalid", message)
+        assert len(setup.written()) == written
 
     assert sorted(event["message"] for event in setup.written()) == ["a", "a", "b"]
 
@@ -177,11 +188,49 @@ def test_retry_after_pauses_all_events(server: ApiServer, setup: Setup) -> None:
     setup.create_node()
     server.faults.add("create", "events", Refuse(429, "slow down", 60), times=1)
 
-    assert not setup.events.warn("GPUUnhealthy", "a")
-    setup.now = 59
-    assert not setup.events.warn("GPUUnhealthy", "a")
-    assert server.requests.count("create", "events") == 1
-    setup.now = 61
-
-    assert setup.events.warn("GPUUnhealthy", "a")
+    for now, is_written, requests in ((0, False, 1), (59, False, 1), (61, True, 2)):
+        setup.now = now
+        assert setup.events.warn("GPUUnhealthy", "a") is is_written
+        assert server.requests.count("create", "events") == requests
     assert len(setup.written()) == 1
+
+
+def pod(namespace: str, number: int = 1) -> PodRef:
+    return PodRef(namespace=namespace, name=f"p{number}", uid=f"uid-{namespace}-{number}")
+
+
+def test_a_pod_has_one_event_with_all_its_warnings(setup: Setup) -> None:
+    setup.create_namespaces("a")
+    setup.pod_events.say(pod("a"), ["no template", "no H100"])
+    setup.now = 60
+    setup.pod_events.say(pod("a"), ["no template"])
+
+    (event,) = setup.said()
+    about = event["involvedObject"]
+    assert (about["kind"], about["name"], about["uid"]) == ("Pod", "p1", "uid-a-1")
+    assert (
+        event.items()
+        >= {
+            "type": "Warning",
+            "reason": "GPURequest",
+            "message": "no template; no H100",
+        }.items()
+    )
+
+
+def test_a_namespace_has_one_a_second_and_all_have_five(setup: Setup) -> None:
+    setup.create_namespaces(*"abcdefgh")
+    for asked in (*(pod("a", number) for number in range(3)), *map(pod, "bcdefgh")):
+        setup.pod_events.say(asked, ["x"])
+    setup.now = 1.1
+    setup.pod_events.say(pod("a", 9), ["x"])
+
+    assert sorted(each["metadata"]["namespace"] for each in setup.said()) == [*"aabcde"]
+
+
+def test_a_namespace_that_is_gone_ends_nothing(setup: Setup) -> None:
+    setup.create_namespaces("a")
+    for namespace in ("gone", "a"):
+        setup.pod_events.say(pod(namespace), ["x"])
+
+    assert len(setup.said()) >= 1

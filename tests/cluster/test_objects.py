@@ -1,21 +1,41 @@
-"""Pods and the status of claims over HTTP, with the marks of workers."""
+"""Claims, slices, nodes, pods and lists over HTTP, and what the server's faults mean."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, Refuse
+from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
+from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import APPLY, Api
-from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Pods, WorkerPods
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.objects import (
+    Claims,
+    ClaimStatus,
+    Nodes,
+    Pods,
+    WorkerPods,
+    has_priority_class,
+)
+from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_status import Readiness
-from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
-from tests.cluster.test_watches import following
+from tensorfusion_dra.core.errors import (
+    ClaimError,
+    MissingPermissionError,
+    RetryableError,
+    StatusError,
+)
+from tests.support import canned_api, objects
+from tests.support.answers import SLICES_PATH
+from tests.support.builders.devices import NODE
+from tests.support.builders.documents import slice_document
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,
@@ -24,7 +44,211 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
-from tests.support.waiting import eventually
+from tests.support.builders.slices import new_slice
+from tests.support.objects import Json
+from tests.support.threads import running
+from tests.support.virtual_time import VirtualClock
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+NODES = "/api/v1/nodes"
+CLAIM_REF = ClaimRef(namespace="default", name="a", uid="uid")
+POD_REF = PodRef(namespace="default", name="train", uid="uid")
+
+
+def test_missing_claim_is_a_claim_error(api: Api) -> None:
+    with pytest.raises(ClaimError, match=r"claim default/a: found none"):
+        Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
+
+
+def test_404_without_claim_details_does_not_mean_a_missing_claim(
+    server: ApiServer, api: Api
+) -> None:
+    """Such a 404 comes from an API server without resource.k8s.io, or from a proxy."""
+    server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
+
+    with pytest.raises(RetryableError, match="404"):
+        Claims(api).fetch(CLAIM_REF, wait_seconds=1)
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
+def test_claim_is_fetched_with_all_fields_in_spite_of_a_transient_fault(
+    server: ApiServer, api: Api, fault: Refuse | Cut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "time", VirtualClock())
+    stored = api.call("POST", CLAIMS, body=objects.claim(name="a"))
+    server.faults.add("get", "resourceclaims", fault, times=2)
+
+    assert Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS) == stored
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
+@pytest.mark.parametrize(
+    ("read", "subject"),
+    [
+        (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
+        (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
+        (
+            lambda api: PublishedSlices(api).published(wait_seconds=0.7),
+            "ResourceSlices: GET /apis/resource",
+        ),
+    ],
+    ids=["claim", "pod", "slices"],
+)
+def test_lasting_fault_is_retryable_and_ends_within_the_time(
+    server: ApiServer,
+    api: Api,
+    read: Callable[[Api], object],
+    subject: str,
+    fault: Refuse | Cut | HalfOpen,
+) -> None:
+    server.faults.add(ANY, ANY, fault)
+
+    with pytest.raises(RetryableError, match=f"^{subject}"):
+        read(api)
+
+
+def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
+    created = slices.create(new_slice())
+    replaced = slices.replace({**created, "spec": new_slice(generation=2)["spec"]})
+
+    (listed,) = slices.fetch() or ()
+    assert listed.items() <= replaced.items()
+    assert replaced["metadata"]["uid"] == created["metadata"]["uid"]
+    assert replaced["spec"]["pool"]["generation"] == 2
+    for _ in range(2):  # then it is gone already
+        slices.delete(replaced)
+    assert slices.fetch() == []
+
+
+def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
+    read = slices.create(new_slice())
+    slices.replace({**read, "spec": new_slice(generation=2)["spec"]})
+
+    for write in (slices.replace, slices.delete):
+        with pytest.raises(StatusError, match="409"):
+            write({**read, "spec": new_slice(generation=3)["spec"]})
+
+
+def test_server_without_v1_is_retryable(tmp_path: Path) -> None:
+    with ApiServer(resource_versions=("v1beta1",)) as server:
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
+
+        with pytest.raises(RetryableError, match=r"resource\.k8s\.io/v1/resourceslices: 404"):
+            Slices(api, node_name=NODE.name).fetch()
+
+
+def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
+    stored = api.call("POST", NODES, body=objects.node(NODE.name))
+
+    assert Nodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
+    with pytest.raises(RetryableError, match="404"):
+        Nodes(api, node_name="node-02").uid()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        ([{"type": "Ready", "status": "True"}], True),
+        ([{"type": "MemoryPressure", "status": "True"}], False),
+        ([{"type": "Ready", "status": "Unknown"}], False),
+        ([{"type": "Ready", "status": "False"}], False),
+        ([], False),
+    ],
+)
+def test_node_readiness_follows_its_ready_condition(
+    api: Api, conditions: list[dict[str, str]], ready: bool
+) -> None:
+    status = {"status": {"conditions": conditions}}
+    api.call("POST", NODES, body={**objects.node("node-01"), **status})
+
+    assert Nodes(api, node_name="node-01").is_ready() is ready
+
+
+PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def test_priority_class_exists_or_not(tmp_path: Path) -> None:
+    answers = {f"{PRIORITY}/high": {"value": 1}, f"{PRIORITY}/hidden": (403, "no")}
+    with canned_api.served(answers) as server:
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
+
+        assert has_priority_class(api, "high", 5)
+        assert not has_priority_class(api, "low", 5)
+        with pytest.raises(RetryableError, match="403"):
+            has_priority_class(api, "hidden", 5)
+
+
+def test_a_list_for_which_no_time_is_left_is_retryable(api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.listed("/api/v1/pods", dict, wait_seconds=-0.001)
+
+
+def page(*names: str, more: str = "") -> dict[str, Any]:
+    return {"metadata": {"continue": more}, "items": [{"metadata": {"name": n}} for n in names]}
+
+
+def test_pages_are_followed_to_the_end(tmp_path: Path) -> None:
+    pages = iter([page("a", "b", more="token"), page("c")])
+    with canned_api.served({f"GET {NODES}": lambda _: next(pages)}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert [item["metadata"]["name"] for item in lists.items(NODES)] == ["a", "b", "c"]
+
+    asked = [request for request, _ in server.requests]
+    assert asked == [f"GET {NODES}?limit=500", f"GET {NODES}?limit=500&continue=token"]
+
+
+def test_kind_that_the_server_lacks_has_no_objects(tmp_path: Path) -> None:
+    with canned_api.served({}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert lists.items(NODES) == []
+        assert lists.items_if_served(NODES) is None
+        assert lists.find(f"{NODES}/a") is None
+        assert lists.readable_items(NODES, "Nodes") == []
+        assert lists.unreadable == []
+
+
+def test_missing_permission_is_noted_once_for_what_can_do_without(tmp_path: Path) -> None:
+    with canned_api.served({f"GET {NODES}": (403, "no")}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert lists.readable_items(NODES, "Nodes") is None
+        assert lists.unreadable == ["Nodes (no right to list them)"]
+        for read in (lists.items, lists.find):
+            with pytest.raises(StatusError, match="403"):
+                read(NODES)
+
+
+def test_slices_of_all_nodes_but_only_of_this_driver_are_read(api: Api) -> None:
+    for document in (
+        slice_document("a", node="node-a"),
+        slice_document("b", node="node-b"),
+        slice_document("nic", driver="nic.example.com", devices=[{"name": "nic-0"}]),
+    ):
+        api.call("POST", SLICES_PATH, body=document)
+
+    found = PublishedSlices(api).published(wait_seconds=5)
+
+    assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
+
+
+def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
+    metadata = {"name": "a", "uid": "1", "resourceVersion": "1"}
+    own: Json = {**new_slice(), "metadata": metadata}
+    others = [
+        {"metadata": metadata, "spec": {**own["spec"], **changed}}
+        for changed in ({"driver": "nvidia"}, {"nodeName": "node-99"})
+    ]
+    items = {"items": [*others, {"metadata": metadata}, own]}
+    with canned_api.served({f"GET {SLICES_PATH}": items}) as server:
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
+
+        assert Slices(api, node_name=NODE.name).fetch() == [own]
+
 
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
 
@@ -40,31 +264,25 @@ def test_missing_or_replaced_pod_is_not_found(api: Api, name: str) -> None:
 def test_only_this_drivers_annotations_of_a_pod_are_kept(api: Api) -> None:
     ref = create_pod(api, "train", annotations=ANNOTATIONS)
 
-    own = {key: ANNOTATIONS[key] for key in ANNOTATIONS if key.startswith("tensor-fusion.ai/")}
-    found = Pods(api).find(ref, wait_seconds=5)
-    assert found is not None
-    assert found["metadata"]["annotations"] == own != {}
+    found = Pods(api).find(ref, wait_seconds=5) or {}
+    assert found["metadata"]["annotations"] == {"tensor-fusion.ai/vram-limit": "8Gi"}
 
 
 def test_missing_permission_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
-    ref = create_pod(api, "train", annotations=ANNOTATIONS)
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):
-        Pods(api).find(ref, wait_seconds=5)
+        Pods(api).find(POD_REF, wait_seconds=5)
 
 
 LABEL = {"tensor-fusion.ai/component": "worker"}
 
 
 def create_pod(api: Api, name: str, node: str = "node-01", **metadata: Any) -> PodRef:
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", **metadata},
-        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "train"}]},
-    }
-    stored = api.call("POST", "/api/v1/namespaces/default/pods", body=body)
+    document = objects.pod(name)
+    document["metadata"] |= metadata
+    document["spec"]["nodeName"] = node
+    stored = api.call("POST", "/api/v1/namespaces/default/pods", body=document)
     return PodRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
 
@@ -76,10 +294,16 @@ def names_of(api: Api) -> list[str]:
     return [pod["metadata"]["name"] for pod in workers_of(api).of_node(dict, wait_seconds=5)]
 
 
+PODS: Json = {
+    "elsewhere": {"node": "node-02", "labels": LABEL},
+    "no-worker": {},
+    "ours": {"labels": LABEL},
+}
+
+
 def test_workers_of_the_own_node_are_listed(api: Api) -> None:
-    create_pod(api, "ours", labels=LABEL)
-    create_pod(api, "elsewhere", node="node-02", labels=LABEL)
-    create_pod(api, "no-worker")
+    for name, fields in PODS.items():
+        create_pod(api, name, **fields)
 
     assert names_of(api) == ["ours"]
 
@@ -98,48 +322,41 @@ def test_marks_are_added_changed_and_removed_and_the_rest_stays(api: Api) -> Non
 
 
 def test_changes_of_the_own_nodes_workers_are_watched(api: Api) -> None:
-    ours = create_pod(api, "ours", labels=LABEL)
-    elsewhere = create_pod(api, "elsewhere", node="node-02", labels=LABEL)
-    other = create_pod(api, "no-worker")
+    pods = [create_pod(api, name, **fields) for name, fields in PODS.items()]
     seen: list[tuple[str, str, Any]] = []
 
     def note(kind: str, pod: Any) -> None:
         metadata = pod["metadata"]
         seen.append((kind, metadata["name"], metadata.get("annotations", {}).get("a")))
 
-    def on_list(pods: Sequence[Any]) -> None:
-        for pod in pods:
+    def on_list(found: Sequence[Any]) -> None:
+        for pod in found:
             note("LISTED", pod)
 
-    with following(workers_of(api).watch(dict, on_list, note)):
+    watch = workers_of(api).watch(dict, on_list, note)
+    with running(watch.run, stop=watch.stop):
         assert eventually(lambda: seen == [("LISTED", "ours", None)])
-        for ref in (elsewhere, other, ours):
+        for ref in pods:
             workers_of(api).mark(ref, labels={}, annotations={"a": "1"}, wait_seconds=5)
 
         assert eventually(lambda: seen[1:] == [("MODIFIED", "ours", "1")])
 
 
 def test_pod_that_is_gone_is_not_marked(api: Api) -> None:
-    gone = PodRef(namespace="default", name="gone", uid="uid")
-
-    with pytest.raises(RetryableError, match=r"pod default/gone: .*404"):
-        workers_of(api).mark(gone, labels=LABEL, annotations={}, wait_seconds=5)
+    with pytest.raises(RetryableError, match=r"pod default/train: .*404"):
+        workers_of(api).mark(POD_REF, labels=LABEL, annotations={}, wait_seconds=5)
 
 
 def test_missing_permissions_to_workers_are_named(api: Api, server: ApiServer) -> None:
-    ref = create_pod(api, "train")
     for verb in ("list", "patch"):
         server.faults.add(verb, "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match="workers of the node: expected the right to list pod"):
         workers_of(api).of_node(dict, wait_seconds=5)
     with pytest.raises(MissingPermissionError, match=r"patch pods of this node: .*/pods/train"):
-        workers_of(api).mark(ref, labels=LABEL, annotations={}, wait_seconds=5)
+        workers_of(api).mark(POD_REF, labels=LABEL, annotations={}, wait_seconds=5)
 
 
-Json = dict[str, Any]
-
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 OURS = {
     "driver": "tensor-fusion.ai.dra-driver",
     "pool": POOL,
@@ -158,34 +375,24 @@ def not_granted(verbs: str) -> str:
     )
 
 
-def create_allocated_claim(api: Api, *, name: str = "a") -> ClaimRef:
+def create_allocated_claim(api: Api) -> ClaimRef:
     """Create a claim with a share of our card and a network card of another driver."""
-    wanted = [{"name": each, "exactly": {"deviceClassName": each}} for each in ("gpu", "nic")]
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"devices": {"requests": wanted}},
-    }
-    stored = api.call("POST", CLAIMS, body=body)
+    stored = api.call(
+        "POST", CLAIMS, body=objects.claim(*map(objects.exactly, ("gpu", "nic")), name="a")
+    )
     results = [{**OURS, "request": "gpu"}, {**THEIRS, "request": "nic"}]
     stored["status"] = {
         "allocation": {"devices": {"results": results}},
         "reservedFor": [{"resource": "pods", "name": "train", "uid": "uid-of-train"}],
     }
-    stored = api.call("PUT", f"{CLAIMS}/{name}/status", body=stored)
-    return ClaimRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
+    stored = api.call("PUT", f"{CLAIMS}/a/status", body=stored)
+    return ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
 
 
 def entries(*, vram_gib: int = 24) -> list[Json]:
     prepared = reported_claim("a", reported_share(limit=reported_limit(vram_gib)))
     since = Readiness(since=datetime(2026, 3, 1, tzinfo=UTC))
     return device_status.status(prepared, {prepared.shares[0].device: since})
-
-
-def stored_status(api: Api, name: str = "a") -> Json:
-    status: Json = api.call("GET", f"{CLAIMS}/{name}")["status"]
-    return status
 
 
 def apply_theirs(api: Api, ref: ClaimRef, data: Json) -> None:
@@ -203,98 +410,77 @@ def apply_theirs(api: Api, ref: ClaimRef, data: Json) -> None:
     )
 
 
-def replace_claim(api: Api) -> ClaimRef:
+def stored_devices(api: Api) -> Any:
+    return api.call("GET", f"{CLAIMS}/a")["status"].get("devices")
+
+
+def deallocated_claim(api: Api) -> ClaimRef:
+    """Create a claim, remove its allocation, and return it."""
+    ref = create_allocated_claim(api)
+    stored = api.call("GET", f"{CLAIMS}/a")
+    del stored["status"]["reservedFor"], stored["status"]["allocation"]
+    api.call("PUT", f"{CLAIMS}/a/status", body=stored)
+    return ref
+
+
+def replaced_claim(api: Api) -> ClaimRef:
     """Delete a claim, create another one with the same name, and return the deleted one."""
-    old = create_allocated_claim(api)
-    deallocate(api)
+    old = deallocated_claim(api)
     api.call("DELETE", f"{CLAIMS}/a")
     create_allocated_claim(api)
     return old
 
 
-def deallocate(api: Api) -> None:
-    """Remove the claim's allocation."""
-    stored = api.call("GET", f"{CLAIMS}/a")
-    stored["status"].pop("reservedFor", None)
-    stored["status"].pop("allocation")
-    api.call("PUT", f"{CLAIMS}/a/status", body=stored)
+def missing_claim(api: Api) -> ClaimRef:
+    return replace(create_allocated_claim(api), name="none")
 
 
 def test_write_adds_entries_and_keeps_the_allocation(api: Api) -> None:
     ref = create_allocated_claim(api)
-    before = stored_status(api)
+    before = api.call("GET", f"{CLAIMS}/a")["status"]
 
-    written = ClaimStatus(api).write(ref, entries())
+    assert ClaimStatus(api).write(ref, entries())
 
-    assert written
-    assert stored_status(api) == {**before, "devices": entries()}
+    assert api.call("GET", f"{CLAIMS}/a")["status"] == {**before, "devices": entries()}
 
 
 def test_entries_of_two_drivers_coexist(api: Api) -> None:
     ref = create_allocated_claim(api)
-    claim_status = ClaimStatus(api)
-    claim_status.write(ref, entries())
-    apply_theirs(api, ref, {"mac": "02:00:00:00:00:01"})
+    for vram_gib, mac in ((24, "02:00:00:00:00:01"), (20, "02:00:00:00:00:02")):
+        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
+        apply_theirs(api, ref, {"mac": mac})
 
-    claim_status.write(ref, entries(vram_gib=20))
-    apply_theirs(api, ref, {"mac": "02:00:00:00:00:02"})
-
-    by_driver = {device["driver"]: device for device in stored_status(api)["devices"]}
-    (ours,) = entries(vram_gib=20)
-    assert by_driver[OURS["driver"]] == ours
-    assert by_driver["nic.example.com"]["data"] == {"mac": "02:00:00:00:00:02"}
+        ours, theirs = sorted(
+            stored_devices(api), key=lambda device: device["driver"] != OURS["driver"]
+        )
+        assert [ours] == entries(vram_gib=vram_gib)
+        assert (theirs["driver"], theirs["data"]) == (THEIRS["driver"], {"mac": mac})
 
 
 def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -> None:
     """Another pod that uses the claim waits for it as well."""
     ref = create_allocated_claim(api)
-    waited = ClaimStatus(api, manager=names.BINDING_MANAGER)
     condition = {**entries()[0]["conditions"][0], "type": names.BINDING_READY}
+    waited = ClaimStatus(api, manager=names.BINDING_MANAGER)
     waited.write(ref, [{**OURS, "conditions": [condition]}])
 
-    ClaimStatus(api).write(ref, entries())
-    ClaimStatus(api).write(ref, entries(vram_gib=20))
+    for vram_gib in (24, 20):
+        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
 
-    (entry,) = stored_status(api)["devices"]
-    types = [each["type"] for each in entry["conditions"]]
-    assert sorted(types) == ["Ready", names.BINDING_READY]
-
-
-def test_all_claims_are_listed_in_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfusion_dra.cluster.api._PAGE", "2")
-    for name in "abc":
-        create_allocated_claim(api, name=name)
-
-    listed = Claims(api).listed({"metadata": {"name": str}})
-
-    assert listed == [{"metadata": {"name": name}} for name in "abc"]
+    (entry,) = stored_devices(api)
+    assert {each["type"] for each in entry["conditions"]} == {"Ready", names.BINDING_READY}
 
 
-def ref_of_missing_claim(api: Api) -> ClaimRef:
-    ref = create_allocated_claim(api)
-    return ClaimRef(namespace="default", name="none", uid=ref.uid)
-
-
-def create_deallocated_claim(api: Api) -> ClaimRef:
-    ref = create_allocated_claim(api)
-    deallocate(api)
-    return ref
-
-
-@pytest.mark.parametrize("lost", [ref_of_missing_claim, replace_claim, create_deallocated_claim])
+@pytest.mark.parametrize("lost", [missing_claim, replaced_claim, deallocated_claim])
 def test_claim_that_lost_its_devices_is_not_written(
     api: Api, lost: Callable[[Api], ClaimRef]
 ) -> None:
-    ref = lost(api)
-
-    written = ClaimStatus(api).write(ref, entries())
-
-    assert not written
-    assert "devices" not in stored_status(api)
+    assert not ClaimStatus(api).write(lost(api), entries())
+    assert stored_devices(api) is None
 
 
 def test_rejection_of_an_immutable_uid_counts_as_claim_gone(server: ApiServer, api: Api) -> None:
-    ref = replace_claim(api)
+    ref = replaced_claim(api)
     refusal = Refuse(422, 'metadata.uid: Invalid value: "x": field is immutable')
     server.faults.add("patch", "resourceclaims/status", refusal)
 

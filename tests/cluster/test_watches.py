@@ -1,10 +1,12 @@
-"""Watches: their pace over hours, what they survive, and what is known by them."""
+"""Watches: their pace over hours, what they survive, and what callers know without waiting."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,12 +16,13 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, Listed
+from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
-from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE
+from tests.support.builders.slices import new_slice
 from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import eventually
@@ -39,8 +42,7 @@ class ScriptedApi(Api):
 
     def __init__(self, time: VirtualTime, events: Callable[[int], Events]) -> None:
         super().__init__(None)
-        self._time = time
-        self._events = events
+        self._time, self._events = time, events
         self.lists: list[float] = []
         self.watches: list[float] = []
         self.versions: list[str] = []
@@ -63,45 +65,25 @@ class ScriptedApi(Api):
             self._time.passed(seconds)
             yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
 
+    def followed(self) -> Self:
+        """Run a watch until the virtual time is over."""
+        Watch(
+            self,
+            "/path",
+            dict,
+            selector="",
+            on_list=lambda _items: None,
+            on_event=lambda _type, _item: None,
+            clock=lambda: self._time.seconds,
+        ).run()
+        return self
+
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(watch, "Event", virtual.event)
     return virtual
-
-
-def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
-    """Run a watch until the virtual time is over and return the API with its requests."""
-    api = ScriptedApi(time, events)
-    run(api, time)
-    return api
-
-
-def run(api: ScriptedApi, time: VirtualTime) -> None:
-    Watch(
-        api,
-        "/path",
-        dict,
-        selector="",
-        on_list=lambda _items: None,
-        on_event=lambda _type, _item: None,
-        clock=lambda: time.seconds,
-    ).run()
-
-
-@pytest.mark.parametrize(
-    "events",
-    [lambda _version: [], lambda version: [(0.1, version)]],
-    ids=["end at once", "repeat their version"],
-)
-def test_watches_without_progress_slow_down_and_each_follows_a_list(
-    time: VirtualTime, events: Callable[[int], Events]
-) -> None:
-    api = followed(time, events)
-
-    assert len(api.watches) <= 6 * 3600 / 15 + 10
-    assert len(api.lists) == len(api.watches)
 
 
 def watched(seconds: float, version: int) -> Events:
@@ -111,40 +93,68 @@ def watched(seconds: float, version: int) -> Events:
     yield seconds - 60 * minutes, version + minutes + 1
 
 
-def test_watches_with_progress_follow_closely_and_one_list_is_enough(
-    time: VirtualTime,
-) -> None:
-    api = followed(time, lambda version: watched(300, version))
+def quiet(seconds: float, version: int) -> Events:
+    """Events of a watch that breaks without a change after a time."""
+    yield seconds, version
+    raise RetryableError("connection reset")
 
-    assert len(api.watches) >= 6 * 3600 / 311
-    assert len(api.lists) == 1
+
+HOURS = 6 * 3600
+
+
+@pytest.mark.parametrize(
+    ("events", "least", "most", "lists"),
+    [
+        # Without progress, watches slow down and each follows a list.
+        (lambda _version: [], 1, HOURS / 15 + 10, None),
+        (lambda version: [(0.1, version)], 1, HOURS / 15 + 10, None),
+        # With progress they follow closely, and one list is enough.
+        (lambda version: watched(300, version), HOURS / 311, HOURS / 299, 1),
+        # Quiet ones that break after minutes do not slow down either.
+        (lambda version: quiet(120, version), HOURS / 130, HOURS / 119, None),
+    ],
+    ids=["end at once", "repeat their version", "with progress", "quiet"],
+)
+def test_watches_slow_down_only_without_progress(
+    time: VirtualTime,
+    events: Callable[[int], Events],
+    least: float,
+    most: float,
+    *,
+    lists: int | None,
+) -> None:
+    api = ScriptedApi(time, events).followed()
+
+    assert least <= len(api.watches) <= most
+    assert len(api.lists) == (lists or len(api.watches))
+
+
+def test_watch_that_a_busy_server_refuses_continues_without_a_list(time: VirtualTime) -> None:
+    opened = itertools.count()
+
+    def events(version: int) -> Events:
+        if next(opened) % 2:
+            raise StatusError("too many requests", 429, after_seconds=1)
+        return [(60, version + 1)]
+
+    api = ScriptedApi(time, events).followed()
+
+    assert len(api.watches) > 100
+    assert len(api.lists) <= 2
 
 
 def test_progress_resets_the_delays(time: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_RETURN_SECONDS", 0)
     made = itertools.count()
 
-    def events(version: int) -> Events:
-        return [(0.0, version + 1)] if next(made) == 20 else []
+    times = (
+        ScriptedApi(time, lambda version: [(0.0, version + 1)] if next(made) == 20 else [])
+        .followed()
+        .watches
+    )
 
-    api = followed(time, events)
-
-    before = api.watches[20] - api.watches[19]
-    after = api.watches[22] - api.watches[21]
-    assert before >= 15
-    assert after <= 1
-
-
-def test_quiet_watch_that_breaks_after_minutes_does_not_slow_down(
-    time: VirtualTime,
-) -> None:
-    def events(version: int) -> Events:
-        yield 120, version
-        raise RetryableError("connection reset")
-
-    api = followed(time, events)
-
-    assert len(api.watches) >= 6 * 3600 / 130
+    assert times[20] - times[19] >= 15
+    assert times[22] - times[21] <= 1
 
 
 @pytest.mark.parametrize("age_seconds", [1, 100])
@@ -156,7 +166,7 @@ def test_watches_that_a_server_ends_together_begin_again_over_ten_seconds(
     for _ in range(200):
         virtual = VirtualTime(hours=0.05)
         monkeypatch.setattr(watch, "Event", virtual.event)
-        api = followed(virtual, lambda version: watched(age_seconds, version))
+        api = ScriptedApi(virtual, lambda version: watched(age_seconds, version)).followed()
         returns.append(api.watches[1] - age_seconds)
         assert len(api.lists) == 1
 
@@ -173,7 +183,7 @@ def test_watch_that_broke_continues_from_the_version_that_it_reached(time: Virtu
         yield 60, version + 1
         raise RetryableError("connection reset")
 
-    api = followed(time, events)
+    api = ScriptedApi(time, events).followed()
 
     assert since[:3] == [1, 2, 3]
     assert len(api.lists) == 1
@@ -187,144 +197,83 @@ def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: Virt
         raise StatusError("watch: too old resource version", 410)
 
     api = ScriptedApi(time, events)
-    api.refusals = [
-        StatusError("too many requests", 429, after_seconds=1),
-        StatusError("too large resource version", 504, after_seconds=1),
-    ]
-    run(api, time)
+    api.refusals = [StatusError("refused", status, after_seconds=1) for status in (429, 504)]
+    api.followed()
 
     assert api.versions[:5] == ["0", "0", "", "5", "6"]
 
 
-def test_watch_that_a_busy_server_refuses_continues_without_a_list(time: VirtualTime) -> None:
-    opened = itertools.count()
-
-    def events(version: int) -> Events:
-        if next(opened) % 2:
-            raise StatusError("too many requests", 429, after_seconds=1)
-        return [(60, version + 1)]
-
-    api = followed(time, events)
-
-    assert len(api.watches) > 100
-    assert len(api.lists) <= 2
-
-
-class Callbacks:
-    def __init__(self, slices: Slices) -> None:
-        self.slices = slices
-        self.changes = 0
-        self.returns = 0
-
-    def changed(self) -> None:
-        self.slices.fetch()  # as the publisher does
-        self.changes += 1
-
-    def returned(self) -> None:
-        self.slices.fetch()
-        self.returns += 1
-
-
-Followed = TypeVar("Followed", Watch, ObjectCache)
-
-
 @contextmanager
-def following(found: Followed) -> Iterator[Followed]:
-    """Run a watch in a thread of its own during the block."""
-    with running(found.run, stop=found.stop):
-        yield found
+def watching(slices: Slices) -> Iterator[Counter[str]]:
+    """Follow slices as their publisher does; count changes, and returns of the watch."""
+    told = Counter[str]()
 
+    def tell(what: str) -> None:
+        slices.fetch()
+        told[what] += 1
 
-@contextmanager
-def watching(slices: Slices) -> Iterator[Callbacks]:
-    callbacks = Callbacks(slices)
-    with following(slices.watch(on_change=callbacks.changed, on_return=callbacks.returned)):
-        assert eventually(lambda: callbacks.returns == 1)
-        yield callbacks
-
-
-def watch_without_callbacks(api: Api) -> Watch:
-    slices = Slices(api, node_name=NODE.name)
-    return slices.watch(on_change=nothing, on_return=nothing)
+    watched = slices.watch(on_change=partial(tell, "change"), on_return=partial(tell, "return"))
+    with running(watched.run, stop=watched.stop):
+        assert eventually(lambda: told["return"] == 1)
+        yield told
 
 
 def test_bookmarks_are_not_changes(api: Api) -> None:
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
-        assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
+    with watching(Slices(api, node_name=NODE.name)) as told:
+        assert not eventually(lambda: told["change"] > 0, seconds=0.6)
 
 
-@pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
+@pytest.mark.parametrize(
+    "fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500), HalfOpen()]
+)
 def test_watch_resumes_after_a_fault_and_reports_its_return(
-    server: ApiServer, api: Api, fault: Action
-) -> None:
-    slices = Slices(api, node_name=NODE.name)
-    server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
-        created = slices.create(t4_slice())
-
-        assert eventually(lambda: callbacks.returns == 2)
-        changes = callbacks.changes
-        slices.delete(created)
-        assert eventually(lambda: callbacks.changes > changes)
-
-
-def test_silent_connection_is_given_up(
-    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
-    server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
-    with watching(Slices(api, node_name=NODE.name)) as callbacks:
-        assert eventually(lambda: callbacks.returns == 2)
-
-
-@pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
-def test_watch_requests_become_rare_while_the_server_fails(
     server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Action
 ) -> None:
-    virtual = VirtualTime(hours=0.1)
-    monkeypatch.setattr(watch, "Event", virtual.event)
-    server.faults.add("watch", "resourceslices", fault)
+    if isinstance(fault, HalfOpen):  # a silent connection, which is given up
+        monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
+    slices = Slices(api, node_name=NODE.name)
+    server.faults.add("watch", "resourceslices", fault, times=1)
+    with watching(Slices(api, node_name=NODE.name)) as told:
+        created = slices.create(new_slice())
 
-    watch_without_callbacks(api).run()
-
-    assert 360 / 30 <= server.requests.count("watch", "resourceslices") <= 360 / 15 + 10
+        assert eventually(lambda: told["return"] == 2)
+        changes = told["change"]
+        slices.delete(created)
+        assert eventually(lambda: told["change"] > changes)
 
 
 def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
     server: ApiServer, api: Api
 ) -> None:
     own, other = (Slices(api, node_name=NODE.name) for _ in range(2))
-    with watching(own) as callbacks:
-        created = own.create(t4_slice())
+    with watching(own) as told:
+        created = own.create(new_slice())
         assert own.fetch() == [created]
         lists = server.requests.count("list", "resourceslices")
 
-        changed = other.replace({**created, "spec": t4_slice(generation=2)["spec"]})
-        assert eventually(lambda: callbacks.changes == 1)
+        changed = other.replace({**created, "spec": new_slice(generation=2)["spec"]})
+        assert eventually(lambda: told["change"] == 1)
         assert [item["spec"] for item in own.fetch()] == [changed["spec"]]
         own.delete(changed)
         assert own.fetch() == []
-        other.create(t4_slice())
-        assert eventually(lambda: callbacks.changes == 2)
+        other.create(new_slice())
+        assert eventually(lambda: told["change"] == 2)
 
         assert len(own.fetch()) == 1
         assert server.requests.count("list", "resourceslices") == lists + 2
 
 
-def test_late_deletion_of_an_object_that_was_created_again_is_no_news(
-    api: Api,
-) -> None:
-    own = Slices(api, node_name=NODE.name)
-    changes: list[str] = []
-    watch = own.watch(on_change=lambda: changes.append("changed"), on_return=nothing)
-    first = own.create(t4_slice())
+def test_late_deletion_of_an_object_that_was_created_again_is_no_news(api: Api) -> None:
+    own, told = Slices(api, node_name=NODE.name), Counter[str]()
+    watch = own.watch(on_change=lambda: told.update(["change"]), on_return=nothing)
+    first = own.create(new_slice())
     own.delete(first)
-    second = own.create(t4_slice())
+    second = own.create(new_slice())
 
     watch._on_event("DELETED", first)
-    assert changes == []
+    assert not told
     watch._on_event("DELETED", second)
-    assert changes == ["changed"]
+    assert told["change"] == 1
 
 
 @pytest.mark.parametrize("fault", [Refuse(409, "conflict"), Cut(carried_out=True), Refuse(500)])
@@ -333,13 +282,13 @@ def test_after_a_write_with_unknown_result_the_slices_are_listed_again(
 ) -> None:
     own = Slices(api, node_name=NODE.name)
     with watching(own):
-        created = own.create(t4_slice())
+        created = own.create(new_slice())
         own.fetch()
         server.faults.add("update", "resourceslices", fault, times=1)
         lists = server.requests.count("list", "resourceslices")
 
         with pytest.raises(RetryableError):
-            own.replace({**created, "spec": t4_slice(generation=2)["spec"]})
+            own.replace({**created, "spec": new_slice(generation=2)["spec"]})
 
         own.fetch()
         assert server.requests.count("list", "resourceslices") == lists + 1
@@ -352,6 +301,30 @@ POOL: dict[str, Any] = {
     "spec": {"qosConfig": {"defaultQoS": "high"}, "more": {"kept": [1]}},
 }
 OTHER = {**POOL, "metadata": {"name": "other"}}
+
+
+class Pools(ObjectCache):
+    """The GPUPools of an API server; counts the changes."""
+
+    def __init__(self, api: Api, name: str = "") -> None:
+        self.changes = 0
+        super().__init__(api, watch.GPUPOOLS, name=name, on_change=self._count)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    @contextmanager
+    def following(self, *expected: str) -> Iterator[Self]:
+        """Follow the pools for the block, which begins once these are known."""
+        with running(self.run, stop=self.stop):
+            assert eventually(lambda: self.names() == [*expected])
+            yield self
+
+    def names(self) -> list[str] | None:
+        """Return the names of the known pools; None if they are not known."""
+        with suppress(RetryableError, InputError):
+            return sorted(item["metadata"]["name"] for item in self.items())
+        return None
 
 
 @pytest.fixture
@@ -367,50 +340,31 @@ def client(server: ApiServer) -> Client:
     return Client(server.url)
 
 
-class Changes:
-    count = 0
-
-    def wake(self) -> None:
-        self.count += 1
-
-
-def cached_names(found: ObjectCache) -> list[str] | None:
-    try:
-        return sorted(item["metadata"]["name"] for item in found.items())
-    except (RetryableError, InputError):
-        return None
-
-
 def test_cache_follows_additions_changes_and_deletions(api: Api, client: Client) -> None:
     stored = client.create(GPUPOOLS, POOL)
-    changes = Changes()
-    with following(ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)) as pools:
-        assert eventually(lambda: cached_names(pools) == ["prod"])
+    with Pools(api).following("prod") as pools:
         assert pools.items()[0]["spec"] == POOL["spec"]
         client.create(GPUPOOLS, OTHER)
-        assert eventually(lambda: cached_names(pools) == ["other", "prod"])
+        assert eventually(lambda: pools.names() == ["other", "prod"])
         client.replace(GPUPOOLS, {**stored, "spec": {"qosConfig": {"defaultQoS": "low"}}})
         assert eventually(lambda: "low" in str(pools.items()))
         client.delete(GPUPOOLS, "other")
 
-        assert eventually(lambda: cached_names(pools) == ["prod"])
-        assert changes.count == 4
+        assert eventually(lambda: pools.names() == ["prod"])
+        assert pools.changes == 4
 
 
 def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> None:
     client.create(GPUPOOLS, OTHER)
-    with following(ObjectCache(api, watch.GPUPOOLS, name="prod", on_change=lambda: None)) as pools:
-        assert eventually(lambda: cached_names(pools) == [])
+    with Pools(api, name="prod").following() as pools:
         client.create(GPUPOOLS, POOL)
 
-        assert eventually(lambda: cached_names(pools) == ["prod"])
+        assert eventually(lambda: pools.names() == ["prod"])
 
 
 def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
-    pools = ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)
-
     with pytest.raises(RetryableError, match="/gpupools: not listed by the API server yet"):
-        pools.items()
+        Pools(api).items()
 
 
 def test_object_deleted_while_the_watch_was_broken_is_removed(
@@ -418,77 +372,104 @@ def test_object_deleted_while_the_watch_was_broken_is_removed(
 ) -> None:
     client.create(GPUPOOLS, POOL)
     server.faults.add("watch", "gpupools", Cut(carried_out=True), times=1)
-    with following(ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)) as pools:
+    with Pools(api).following("prod") as pools:
         client.delete(GPUPOOLS, "prod")
 
-        assert eventually(lambda: cached_names(pools) == [])
+        assert eventually(lambda: pools.names() == [])
 
 
 def test_cache_keeps_objects_while_the_server_fails(
     server: ApiServer, api: Api, client: Client
 ) -> None:
     client.create(GPUPOOLS, POOL)
-    with following(ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)) as pools:
-        assert eventually(lambda: cached_names(pools) == ["prod"])
-        server.faults.add("list", "gpupools", Refuse(500))
-        server.faults.add("watch", "gpupools", Refuse(500))
+    with Pools(api).following("prod") as pools:
+        for verb in ("list", "watch"):
+            server.faults.add(verb, "gpupools", Refuse(500))
         lists = server.requests.count("list", "gpupools")
         server.stop()
         server.start()
         assert eventually(lambda: server.requests.count("list", "gpupools") > lists)
 
-        assert cached_names(pools) == ["prod"]
+        assert pools.names() == ["prod"]
 
 
 def test_missing_resource_is_polled_with_growing_delays_and_no_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    time: VirtualTime, tmp_path: Path
 ) -> None:
-    virtual = VirtualTime(hours=6)
-    monkeypatch.setattr(watch, "Event", virtual.event)
     with ApiServer() as bare, capture_logs() as logs:
-        api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
-        changes = Changes()
-        pools = ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)
+        pools = Pools(Api(bare.kubeconfig(tmp_path / "kubeconfig")))
 
         pools.run()
 
         with pytest.raises(InputError, match="gpupools: the API server has no such resource"):
             pools.items()
-    assert 6 * 3600 / 30 <= changes.count <= 6 * 3600 / 15 + 10
+    assert time.seconds / 30 <= pools.changes <= time.seconds / 15 + 10
     assert logs == []
 
 
 def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, client: Client) -> None:
     client.create(GPUPOOLS, POOL)
-    absent = server.faults.add("list", "gpupools", Refuse(404))
-    changes = Changes()
-    with following(ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)) as pools:
-        assert eventually(lambda: changes.count == 1)
-        assert cached_names(pools) is None
+    absent, pools = server.faults.add("list", "gpupools", Refuse(404)), Pools(api)
+    with running(pools.run, stop=pools.stop):
+        assert eventually(lambda: pools.changes == 1)
+        assert pools.names() is None
 
         server.faults.remove(absent)
 
-        assert eventually(lambda: cached_names(pools) == ["prod"])
+        assert eventually(lambda: pools.names() == ["prod"])
 
 
 def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ours(
-    server: ApiServer, api: Api
+    api: Api,
 ) -> None:
     others: list[list[str]] = []
-    own = Slices(api, node_name=NODE.name)
-    watch = own.watch(
+    slices = Slices(api, node_name=NODE.name)
+    watch = slices.watch(
         on_change=lambda: pytest.fail("another driver's slice was taken for ours"),
         on_return=nothing,
         on_others=lambda found: others.append([each["spec"]["driver"] for each in found]),
     )
-    nvidia = {**t4_slice(), "metadata": {"name": "nvidia"}}
-    nvidia["spec"] = {**nvidia["spec"], "driver": "gpu.nvidia.com"}
+    foreign = {**new_slice()["spec"], "driver": "gpu.nvidia.com"}
+    nvidia = {**new_slice(), "metadata": {"name": "nvidia"}, "spec": foreign}
     elsewhere = {**nvidia, "metadata": {"name": "elsewhere"}}
-    elsewhere["spec"] = {**nvidia["spec"], "nodeName": "node-02"}
-    with following(watch):
+    elsewhere["spec"] = {**foreign, "nodeName": "node-02"}
+    with running(watch.run, stop=watch.stop):
         assert eventually(lambda: others == [[]])
         Slices(api, node_name="node-02").create(elsewhere)
-        created = Slices(api, node_name=NODE.name).create(nvidia)
+        created = slices.create(nvidia)
         assert eventually(lambda: others[1:] == [["gpu.nvidia.com"]])
-        Slices(api, node_name=NODE.name).delete(created)
+        slices.delete(created)
         assert eventually(lambda: others[2:] == [[]])
+
+
+def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() -> None:
+    clock = [0.0]
+
+    def read() -> int:
+        lately.stop()
+        return 1
+
+    lately = Lately(read, clock=lambda: clock[0])
+    assert lately.seen() is None
+    lately.run()
+    for now, expected in ((10.0, 1), (30.0, 1), (30.1, None)):
+        clock[0] = now
+        assert lately.seen() == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "pause_seconds"),
+    [([], 0.0), (["one"], 100.0)],
+    ids=["nothing at all", "asked after a pause"],
+)
+def test_reading_without_objects_and_one_after_a_pause_are_read_again(
+    before: list[str], pause_seconds: float
+) -> None:
+    now, nodes = 0.0, before
+    lately = Lately(lambda: nodes, clock=lambda: now)
+    with running(lately.run, stop=lately.stop):
+        assert eventually(lambda: lately.seen() == before)
+
+        now, nodes = pause_seconds, ["another"]
+
+        assert eventually(lambda: lately.seen() == ["another"])

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -27,15 +27,14 @@ from tensorfusion_dra.core.observed import (
     RegistrationView,
     ShareView,
 )
+from tests.support.builders.devices import NODE as MEMBER
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.status_scenes import builders, scenes
 
-OVERSOLD = Node(
-    name="node-01",
-    gpupool="default",
-    qos="medium",
+OVERSOLD = replace(
+    MEMBER,
     oversubscription=Oversubscription(
         tflops_percent=150, host_memory_percent=0, host_disk_percent=0
     ),
@@ -116,16 +115,17 @@ def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
 
     card, free_card = viewed((used, other), *claims)
 
-    assert card.consumed == Amounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB)
-    assert card.free == Amounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB)
+    assert (card.consumed, card.free) == (
+        Amounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB),
+        Amounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB),
+    )
     assert free_card.free == free_card.capacity
 
 
 def test_admin_access_takes_nothing() -> None:
     claim = prepared_claim(share_of(CARD, admin_access=True, exclusive=True, consumed={}))
 
-    (card,) = viewed((CARD,), claim)
-    (share,) = shares_of(CARD, claim)
+    (card,), (share,) = viewed((CARD,), claim), shares_of(CARD, claim)
 
     assert card.free == card.capacity
     assert share.share.admin_access
@@ -139,19 +139,22 @@ def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take
     }
     extended = replace(CARD, capacity={**given, **CARD.capacity})
     amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
-    shares = [
-        share_of(CARD, consumed={**amounts, "example.com/slots": quantity.parse("2")}),
-        share_of(CARD, consumed={**amounts, "acme.example/buffer": quantity.parse("1536Mi")}),
-        share_of(CARD, consumed=amounts),
+    claims = [
+        prepared_claim(share_of(CARD, consumed={**amounts, **more}))
+        for more in (
+            {"example.com/slots": quantity.parse("2")},
+            {"acme.example/buffer": quantity.parse("1536Mi")},
+            {},
+        )
     ]
 
-    (card,) = viewed((extended,), *map(prepared_claim, shares))
+    (card,), (plain,) = viewed((extended,), *claims), viewed((CARD,), *claims)
 
     assert [(each.name, str(each.quantity), str(each.consumed)) for each in card.others] == [
         ("acme.example/buffer", "4Gi", "1536Mi"),
         ("example.com/slots", "16", "2"),
     ]
-    assert viewed((CARD,), *map(prepared_claim, shares))[0].others == ()
+    assert plain.others == ()
 
 
 @pytest.mark.parametrize(
@@ -177,19 +180,18 @@ def test_each_share_has_its_own_verdict_unless_they_are_of_an_older_record() -> 
     assert [each.enforcement for each in shares_of(CARD, claim, current[0])] == [None, None]
 
 
-def test_document_has_every_card_and_share_of_the_view() -> None:
+TYPICAL = observed.as_json(scenes.typical())
+
+
+def test_document_has_every_card_share_and_operation_of_the_view() -> None:
     view = scenes.typical()
+    uuids = [card.device.gpu.uuid for card in view.cards]
+    names = [(share.claim.ref.namespace, share.claim.ref.name) for share in view.shares]
 
-    found = observed.as_json(view)
-
-    assert [card["uuid"] for card in found["cards"]] == [
-        card.device.gpu.uuid for card in view.cards
-    ]
-    assert [(share["namespace"], share["claim"]) for share in found["shares"]] == [
-        (share.claim.ref.namespace, share.claim.ref.name) for share in view.shares
-    ]
-    assert len(found["operations"]) == len(view.operations)
-    assert found["node"] == {
+    assert [card["uuid"] for card in TYPICAL["cards"]] == uuids
+    assert [(share["namespace"], share["claim"]) for share in TYPICAL["shares"]] == names
+    assert len(TYPICAL["operations"]) == len(view.operations)
+    assert TYPICAL["node"] == {
         "name": "gpu-node-07.example",
         "pool": "research/gpu-node-07.example",
         "version": "0.1.0",
@@ -197,52 +199,41 @@ def test_document_has_every_card_and_share_of_the_view() -> None:
     }
 
 
-def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
-    _, card, *_ = observed.as_json(scenes.typical())["cards"]
+def test_document_shows_cards_shares_and_operations_with_what_matters() -> None:
+    _, virtual, *_, sick = TYPICAL["cards"]
+    (jun,) = (share for share in TYPICAL["shares"] if share["claim"] == "jun-gpu")
+    failed = TYPICAL["operations"][2]
 
-    xid = {
-        "xid": 31,
-        "message": "XID 31",
-        "marksCard": False,
-        "count": 3,
-        "lastAt": "2026-03-14T03:05:44.000+00:00",
-    }
-    other = {"name": "example.com/encoder_sessions", "quantity": "16", "consumed": "3"}
-    expected = {
-        "oversubscribed": True,
-        "physical": {"tflops": 312.0, "vramBytes": 80 * GIB},
-        "capacity": {"tflops": 468.0, "vramBytes": 112 * GIB},
-        "consumed": {"tflops": 390.0, "vramBytes": 96 * GIB},
-        "free": {"tflops": 78.0, "vramBytes": 16 * GIB},
-        "xids": [xid],
-        "otherCapacities": [other],
-    }
-    assert {name: card[name] for name in expected} == expected
-
-
-def test_damage_of_the_store_is_counted() -> None:
-    damaged = observed.as_json(scenes.broken())["store"]
-
-    assert damaged == {"restored": 5, "damaged": 2}
-    assert not any(observed.as_json(scenes.quiet())["store"].values())
-
-
-def test_sick_card_shows_its_reason_and_since_when() -> None:
-    *_, card = observed.as_json(scenes.typical())["cards"]
-
-    assert card["health"] == {
+    assert (
+        virtual.items()
+        >= {
+            "oversubscribed": True,
+            "physical": {"tflops": 312.0, "vramBytes": 80 * GIB},
+            "capacity": {"tflops": 468.0, "vramBytes": 112 * GIB},
+            "consumed": {"tflops": 390.0, "vramBytes": 96 * GIB},
+            "free": {"tflops": 78.0, "vramBytes": 16 * GIB},
+            "xids": [
+                {
+                    "xid": 31,
+                    "message": "XID 31",
+                    "marksCard": False,
+                    "count": 3,
+                    "lastAt": "2026-03-14T03:05:44.000+00:00",
+                }
+            ],
+            "otherCapacities": [
+                {"name": "example.com/encoder_sessions", "quantity": "16", "consumed": "3"},
+            ],
+        }.items()
+    )
+    assert sick["health"] == {
         "healthy": False,
         "absent": False,
         "reason": "xid-79",
         "message": "XID 79: GPU has fallen off the bus",
         "since": "2026-03-14T02:54:44.000+00:00",
     }
-
-
-def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
-    shares = {share["claim"]: share for share in observed.as_json(scenes.typical())["shares"]}
-
-    assert shares["jun-gpu"] == {
+    assert jun == {
         "namespace": "notebooks",
         "claim": "jun-gpu",
         "claimUID": builders.claim_uid("notebooks/jun-gpu"),
@@ -276,54 +267,48 @@ def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
             "nearLimit": True,
         },
     }
-
-
-def test_failed_prepare_shows_its_stages_in_order_and_where_it_failed() -> None:
-    failed = observed.as_json(scenes.typical())["operations"][2]
-
-    assert failed["result"] == "claim_error"
-    assert failed["lastStage"] == "admit"
-    assert failed["seconds"] == 0.0057
+    assert (
+        failed.items()
+        >= {
+            "result": "claim_error",
+            "lastStage": "admit",
+            "seconds": 0.0057,
+        }.items()
+    )
     assert [each["stage"] for each in failed["stages"]] == ["queue", "read", "resolve", "admit"]
     assert failed["error"].startswith("claim ads/rank-3-gpu: vram-limit:")
+    assert observed.as_json(scenes.broken())["store"] == {"restored": 5, "damaged": 2}
+    assert observed.as_json(scenes.quiet())["store"] == {"restored": 0, "damaged": 0}
 
 
 def test_what_is_not_known_is_null_or_empty() -> None:
-    found = observed.as_json(
-        NodeView(
-            node="n",
-            pool="",
-            version="1",
-            started_at=builders.NOW,
-            observed_at=builders.NOW,
-            registration=RegistrationView(),
-            api_server=ApiServerView(),
-            publishing=PublishingView(),
-        )
+    view = NodeView(
+        node="n",
+        pool="",
+        version="1",
+        started_at=builders.NOW,
+        observed_at=builders.NOW,
+        registration=RegistrationView(),
+        api_server=ApiServerView(),
+        publishing=PublishingView(),
     )
+    of_unknown_card = replace(scenes.quiet().shares[0], device=None)
+
+    found = observed.as_json(replace(view, shares=(of_unknown_card,)))
 
     assert found["registration"] == {"state": "waiting", "since": None, "error": ""}
     assert found["apiServer"]["lastSuccessAt"] is None
     assert found["publishing"]["generation"] is None
-    assert (found["cards"], found["shares"], found["operations"]) == ([], [], [])
+    assert (found["cards"], found["operations"]) == ([], [])
+    (share,) = found["shares"]
+    assert share["limit"] == {"computePercent": 39, "vramBytes": 32 * GIB, "tflops": None}
 
 
 def test_control_characters_are_escaped_and_long_texts_cut() -> None:
-    view = scenes.hostile()
+    found = observed.as_json(scenes.hostile())
 
-    (card,) = observed.as_json(view)["cards"]
-    shares = observed.as_json(view)["shares"]
-
+    (card,) = found["cards"]
     assert len(card["health"]["message"]) == 1000
     assert "\\n" in card["health"]["message"]
-    texts = json.dumps([card, shares], ensure_ascii=False)
+    texts = json.dumps([card, found["shares"]], ensure_ascii=False)
     assert not any(char in texts for char in "\x1b\n\u202e")
-
-
-def test_share_of_an_unknown_card_has_no_compute_limit_in_tflops() -> None:
-    view = scenes.quiet()
-    unknown = replace(view.shares[0], device=None)
-
-    (share,) = observed.as_json(replace(view, shares=(unknown,)))["shares"]
-
-    assert share["limit"] == {"computePercent": 39, "vramBytes": 32 * GIB, "tflops": None}

@@ -1,10 +1,10 @@
 """Devices that claims get, as in Kubernetes: none is over-allocated; several cards; taint rules."""
 
+import copy
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import combinations
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pytest
@@ -15,19 +15,12 @@ from dra_simulator import allocation_results
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.devices import slices
-from tensorfusion_dra.core.devices.device import Enforcement
-from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
+from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
-from tensorfusion_dra.scheduling.devices import SchedulingError, with_rules
-from tests.scheduling.allocating import HALF, allocate, allocated, devices
-from tests.support.builders.devices import NODE as PUBLISHED_BY
-from tests.support.builders.devices import published_devices
-from tests.support.builders.gpus import gpu
+from tensorfusion_dra.scheduling.devices import Capacity, Policy, SchedulingError, with_rules
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
 from tests.support.objects import (
@@ -60,9 +53,38 @@ NUMA = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
 SAME_NUMA = {"matchAttribute": f"{DRIVER}/numa"}
 OTHER_CARD = {"distinctAttribute": f"{DRIVER}/uuid"}
 ALL = exactly(allocationMode="All")
+HALF = {"tflops": "50", "vram": "20Gi"}
 SMALL = {"tflops": "1", "vram": "1Gi"}
 MOST = {"tflops": "60", "vram": "1Gi"}
 ADMIN = exactly(adminAccess=True)
+
+
+def allocate(
+    *claims: Json,
+    slices: Sequence[Json],
+    classes: Iterable[Json] = (),
+    existing: Iterable[Json] = (),
+    release: int = allocation.NEWEST,
+) -> list[Json]:
+    """Return the allocations of a pod's claims on node-a."""
+    cluster = allocation.cluster(
+        slices=slices,
+        classes=[device_class(), *classes],
+        claims=[*existing, *claims],
+        release=release,
+    )
+    return allocation_results.allocate(claims, cluster, node())
+
+
+def allocated(document: Json, slices: Sequence[Json], existing: Iterable[Json] = ()) -> Json:
+    """Return the claim with its allocation."""
+    (found,) = allocate(document, slices=slices, existing=existing)
+    return {**copy.deepcopy(document), "status": {"allocation": found}}
+
+
+def devices(found: Json) -> list[str]:
+    """Return the names of the allocated devices."""
+    return [result["device"] for result in found["devices"]["results"]]
 
 
 def of_model(model: str, name: str = "gpu") -> Json:
@@ -94,7 +116,9 @@ def rejected(**reasons: str) -> dict[str, str]:
     return {f"{DRIVER}/node-a/{name.replace('_', '-')}": text for name, text in reasons.items()}
 
 
-def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json] = ()) -> Any:
+def outcome(
+    claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json] = (), **release: int
+) -> Any:
     """Return the devices of each claim, the reason by rejected device, or the error's text.
 
     Args:
@@ -104,7 +128,7 @@ def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json]
     for document in held:
         existing.append(allocated(document, slices, existing))
     try:
-        found = allocate(*claims, slices=slices, classes=CLASSES, existing=existing)
+        found = allocate(*claims, slices=slices, classes=CLASSES, existing=existing, **release)
     except NoFitError as error:
         return error.devices
     except SchedulingError as error:
@@ -500,24 +524,29 @@ def test_a_share_has_its_own_id_and_consumes_every_capacity(
 
 
 @pytest.mark.parametrize(
-    ("effect", "tolerations", "is_tolerated"),
+    ("effects", "tolerations", "is_tolerated"),
     [
-        ("NoSchedule", [], False),
-        ("NoExecute", [], False),
-        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "ecc"}], False),
-        ("NoSchedule", [{"key": "other", "operator": "Exists"}], False),
-        ("NoSchedule", [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}], False),
-        ("None", [], True),
-        ("NoSchedule", [{"key": "sick", "operator": "Exists"}], True),
-        ("NoExecute", [{"operator": "Exists"}], True),
-        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "xid"}], True),
-        ("NoSchedule", [{"key": "sick", "value": "xid"}], True),
+        (["NoSchedule"], [], False),
+        (["NoExecute"], [], False),
+        (["NoSchedule"], [{"key": "sick", "operator": "Equal", "value": "ecc"}], False),
+        (["NoSchedule"], [{"key": "other", "operator": "Exists"}], False),
+        (["NoSchedule"], [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}], False),
+        (["None"], [], True),
+        (["NoSchedule"], [{"key": "sick", "operator": "Exists"}], True),
+        (["NoExecute"], [{"operator": "Exists"}], True),
+        (["NoSchedule"], [{"key": "sick", "operator": "Equal", "value": "xid"}], True),
+        (["NoSchedule"], [{"key": "sick", "value": "xid"}], True),
+        # Each of several taints has to be tolerated.
+        (["NoSchedule", "NoExecute"], [{"operator": "Exists"}], True),
+        (["NoSchedule", "NoExecute"], [{"operator": "Exists", "effect": "NoSchedule"}], False),
+        (["NoSchedule", "NoExecute"], [{"operator": "Exists", "effect": "NoExecute"}], False),
     ],
 )
 def test_a_taint_repels_a_claim_that_does_not_tolerate_it(
-    effect: str, tolerations: list[Json], *, is_tolerated: bool
+    effects: list[str], tolerations: list[Json], *, is_tolerated: bool
 ) -> None:
-    sick = {**device("gpu-0"), "taints": [{"key": "sick", "value": "xid", "effect": effect}]}
+    taints = [{"key": "sick", "value": "xid", "effect": effect} for effect in effects]
+    sick = {**device("gpu-0"), "taints": taints}
     wanted = claim(exactly(tolerations=tolerations) if tolerations else exactly())
     gpus = [resource_slice(sick)]
 
@@ -526,44 +555,6 @@ def test_a_taint_repels_a_claim_that_does_not_tolerate_it(
         assert found["devices"]["results"][0].get("tolerations", []) == tolerations
     else:
         assert outcome([wanted], gpus) == rejected(gpu_0="taint sick is not tolerated")
-
-
-SINCE = datetime(2026, 3, 1, tzinfo=UTC)
-XID_79 = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
-TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_USED_BY, names.TAINT_ENFORCER_MISSING)
-TAINT_SETS = [subset for size in range(4) for subset in combinations(TAINTS, size)]
-
-
-@pytest.mark.parametrize("taints", TAINT_SETS)
-def test_claim_gets_a_device_only_if_it_tolerates_each_of_its_taints(
-    taints: tuple[str, ...],
-) -> None:
-    card = gpu()
-    user = OtherUser(name="nvidia-device-plugin", holds=False, since=SINCE)
-    unhealthy = Unhealthy(worst=XID_79, since=SINCE)
-    (device,) = published_devices(
-        card,
-        unhealthy={card.uuid.lower(): unhealthy} if names.TAINT_UNHEALTHY in taints else {},
-        users={card.uuid: user} if names.TAINT_USED_BY in taints else {},
-        enforcement=Enforcement(
-            given_up_since=SINCE if names.TAINT_ENFORCER_MISSING in taints else None
-        ),
-    )
-    ours = f'device.driver == "{names.DRIVER}"'
-    classes = [{"metadata": {"name": CLASS}, "spec": {"selectors": expressions(ours)}}]
-    planned = slices.plan(
-        slices.wanted([device.as_api()], replace(PUBLISHED_BY, name=NODE), node_uid="uid"), []
-    ).create
-    stored = [dict(item) for item in planned]
-
-    for tolerated in TAINT_SETS:
-        tolerations = [{"key": key, "operator": "Exists"} for key in tolerated]
-        wanted = claim(exactly(tolerations=tolerations) if tolerations else exactly())
-        if set(taints) <= set(tolerated):
-            assert allocate(wanted, slices=stored, classes=classes)
-        else:
-            with pytest.raises(NoFitError):
-                allocate(wanted, slices=stored, classes=classes)
 
 
 @pytest.mark.parametrize(
@@ -608,10 +599,22 @@ def test_configuration_of_the_class_precedes_the_claims_and_names_its_requests()
     ]
 
 
-texts = st.sampled_from(["-100", "0", "1m", "25", "33.3", "71200m", "100", "101", "200"])
-vrams = st.sampled_from(["-1Gi", "1", "20000000001", "16Gi", "40Gi", "41Gi"])
-capacities = st.fixed_dictionaries({}, optional={"tflops": texts, "vram": vrams})
-wanted_requests = st.lists(st.tuples(capacities, st.integers(1, 3)), min_size=1, max_size=3)
+wanted_requests = st.lists(
+    st.tuples(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "tflops": st.sampled_from(
+                    ["-100", "0", "1m", "25", "33.3", "71200m", "100", "101", "200"]
+                ),
+                "vram": st.sampled_from(["-1Gi", "1", "20000000001", "16Gi", "40Gi", "41Gi"]),
+            },
+        ),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=3,
+)
 
 
 @settings(max_examples=examples(60))
@@ -621,96 +624,77 @@ def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
 ) -> None:
     gpus = [resource_slice(shared("gpu-0"), shared("gpu-1", tflops="71.2", vram="24Gi"))]
     existing: list[Json] = []
-
     for number, requests in enumerate(sequence):
         entries = [
             exactly(f"r{index}", capacity=capacity, count=count)
             for index, (capacity, count) in enumerate(requests)
         ]
-        try:
+        with suppress(NoFitError):
             existing.append(allocated(claim(*entries, name=f"c{number}"), gpus, existing))
-        except NoFitError:
-            continue
 
-    sums: dict[tuple[str, str], Quantity] = {}
+    taken = Counter[tuple[str, str]]()
     for document in existing:
-        results: list[dict[str, Any]] = document["status"]["allocation"]["devices"]["results"]
-        for result in results:
+        for result in document["status"]["allocation"]["devices"]["results"]:
             for name, text in result["consumedCapacity"].items():
-                amount = quantity.parse(text)
-                assert amount >= Quantity(0)
-                key = (result["device"], name)
-                sums[key] = sums.get(key, Quantity(0)) + amount
+                amount = quantity.parse(text).nano
+                assert amount >= 0
+                taken[result["device"], name] += amount
     limits = {("gpu-0", "tflops"): "100", ("gpu-0", "vram"): "40Gi"}
     limits |= {("gpu-1", "tflops"): "71.2", ("gpu-1", "vram"): "24Gi"}
-    assert all(amount <= quantity.parse(limits[key]) for key, amount in sums.items())
+    assert all(amount <= quantity.parse(limits[key]).nano for key, amount in taken.items())
 
 
 CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
 
 
-def allocated_cards(found: Json, *, release: int) -> str:
-    """Return the cards in the order of the results, such as `abcd`."""
-    (allocation,) = allocate(found, slices=CARDS, release=release)
-    return "".join(name.removeprefix("gpu-") for name in devices(allocation))
+SOME_EQUAL = [resource_slice(*(shared(f"gpu-{n}", uuid=uuid) for n, uuid in enumerate("xyx")))]
+UNEQUAL = [resource_slice(shared("used"), shared("free"), shared("small", vram="10Gi"))]
+
+
+def of_cards(count: int, *constraints: Json) -> list[Json]:
+    return [claim(exactly(count=count, capacity=SMALL), constraints=[*constraints])]
+
+
+def of_all(vram: str) -> list[Json]:
+    return [claim(exactly(allocationMode="All", capacity={"tflops": "1", "vram": vram}))]
 
 
 @pytest.mark.parametrize(
-    ("constraints", "release", "cards"),
+    ("claims", "slices", "held", "release", "expected"),
     [
-        ([], 36, "abcd"),
-        ([], 35, "aaaa"),
-        ([OTHER_CARD], 35, "abab"),
-        ([OTHER_CARD], 37, "abcd"),
+        # Before 1.36 one request may get a card several times.
+        (of_cards(4), CARDS, [], 36, [["gpu-a", "gpu-b", "gpu-c", "gpu-d"]]),
+        (of_cards(4), CARDS, [], 35, [["gpu-a"] * 4]),
+        (of_cards(4, OTHER_CARD), CARDS, [], 35, [["gpu-a", "gpu-b"] * 2]),
+        (of_cards(4, OTHER_CARD), CARDS, [], 37, [["gpu-a", "gpu-b", "gpu-c", "gpu-d"]]),
+        # A distinct attribute is compared with all devices of a request from 1.37 on.
+        (of_cards(3, OTHER_CARD), SOME_EQUAL, [], 36, [["gpu-0", "gpu-1", "gpu-2"]]),
+        (
+            of_cards(3, OTHER_CARD),
+            SOME_EQUAL,
+            [],
+            37,
+            rejected(gpu_2=f"does not satisfy distinctAttribute {DRIVER}/uuid"),
+        ),
+        # All devices need enough left from 1.37 on, if they ever had it.
+        (of_all("20Gi"), UNEQUAL, halves(1), 36, [["used", "free"]]),
+        (of_all("20Gi"), UNEQUAL, halves(1), 37, [["used", "free"]]),
+        (of_all("40Gi"), UNEQUAL, halves(1), 36, [["free"]]),
+        (
+            of_all("40Gi"),
+            UNEQUAL,
+            halves(1),
+            37,
+            rejected(used="vram 20Gi of 40Gi taken, 40Gi more do not fit"),
+        ),
+        (of_all("80Gi"), UNEQUAL, halves(1), 36, {}),
+        (of_all("80Gi"), UNEQUAL, halves(1), 37, {}),
     ],
 )
-def test_one_request_of_four_may_get_a_card_several_times_before_1_36(
-    constraints: list[Json], release: int, cards: str
+def test_claims_get_of_a_release(
+    claims: list[Json], slices: list[Json], held: list[Json], *, release: int, expected: object
 ) -> None:
-    four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
-
-    assert allocated_cards(four, release=release) == cards
-
-
-@pytest.mark.parametrize(("release", "is_distinct"), [(36, False), (37, True)])
-def test_distinct_attribute_is_compared_with_all_devices_of_a_request_from_1_37_on(
-    release: int, *, is_distinct: bool
-) -> None:
-    slices = [resource_slice(*(shared(f"gpu-{n}", uuid=uuid) for n, uuid in enumerate("xyx")))]
-    three = claim(exactly(count=3, capacity=SMALL), constraints=[OTHER_CARD])
-
-    if is_distinct:
-        with pytest.raises(NoFitError):
-            allocate(three, slices=slices, release=release)
-    else:
-        (found,) = allocate(three, slices=slices, release=release)
-        assert devices(found) == ["gpu-0", "gpu-1", "gpu-2"]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "of_1_36", "of_1_37"),
-    [
-        ("20Gi", ["used", "free"], ["used", "free"]),
-        ("40Gi", ["free"], None),
-        ("80Gi", None, None),
-    ],
-    ids=["all have enough", "one has it no more", "none ever had it"],
-)
-def test_all_devices_need_enough_left_from_1_37_on_if_they_ever_had_it(
-    wanted: str, of_1_36: list[str] | None, of_1_37: list[str] | None
-) -> None:
-    slices = [resource_slice(shared("used"), shared("free"), shared("small", vram="10Gi"))]
-    first = allocated(claim(exactly(capacity=HALF), name="first"), slices)
-    capacity = {"tflops": "1", "vram": wanted}
-    everything = claim(exactly(allocationMode="All", capacity=capacity))
-
-    for release, expected in ((36, of_1_36), (37, of_1_37)):
-        if expected is None:
-            with pytest.raises(NoFitError):
-                allocate(everything, slices=slices, existing=[first], release=release)
-        else:
-            (found,) = allocate(everything, slices=slices, existing=[first], release=release)
-            assert devices(found) == expected
+    assert outcome(claims, slices, held, release=release) == expected
 
 
 @pytest.mark.parametrize("release", [35, 36, 37])
@@ -727,9 +711,10 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
         del request["exactly"]["selectors"]  # the cards of this test lack the driver's attributes
     (constraint,) = filled["spec"]["devices"]["constraints"]
     assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
-    constraint["distinctAttribute"] = f"{DRIVER}/uuid"
+    constraint |= OTHER_CARD
 
-    assert allocated_cards(filled, release=release) == "abcd"[:count]
+    cards = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"][:count]
+    assert outcome([filled], CARDS, release=release) == [cards]
 
 
 OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}
@@ -741,41 +726,134 @@ def published(pool: str, *names: str) -> dict[str, Any]:
     return {"spec": {"driver": "mine", "pool": {"name": pool}, "devices": devices}}
 
 
-def rule(selector: dict[str, str] | None) -> dict[str, Any]:
-    spec: dict[str, Any] = {"taint": ADDED}
-    return {"spec": spec if selector is None else {**spec, "deviceSelector": selector}}
+def rule(**selector: str) -> dict[str, Any]:
+    return {"spec": {"taint": ADDED, "deviceSelector": selector}}
 
 
 @pytest.mark.parametrize(
-    ("selector", "tainted"),
+    ("rules", "added"),
     [
-        (None, []),
-        ({}, ["a", "b", "c"]),
-        ({"driver": "mine"}, ["a", "b", "c"]),
-        ({"driver": "other"}, []),
-        ({"pool": "two"}, ["c"]),
-        ({"device": "b"}, ["b"]),
-        ({"driver": "mine", "pool": "two", "device": "b"}, []),
+        ([{"spec": {"taint": ADDED}}], {}),
+        ([rule()], {"a": 1, "b": 1, "c": 1}),
+        ([rule(driver="mine")], {"a": 1, "b": 1, "c": 1}),
+        ([rule(driver="other")], {}),
+        ([rule(pool="two")], {"c": 1}),
+        ([rule(device="b")], {"b": 1}),
+        ([rule(driver="mine", pool="two", device="b")], {}),
+        # The taints of several rules add up.
+        ([rule(pool="one"), rule(device="a")], {"a": 2, "b": 1}),
     ],
 )
 def test_a_rule_taints_what_all_of_its_criteria_select(
-    selector: dict[str, str] | None, tainted: list[str]
+    rules: list[Json], added: dict[str, int]
 ) -> None:
     slices = [published("one", "a", "b"), published("two", "c")]
+    slices[0]["spec"]["devices"][0]["taints"] = [OWN]
+    before = copy.deepcopy(slices)
 
-    found = with_rules([rule(selector)], slices)
+    found = [device for each in with_rules(rules, slices) for device in each["spec"]["devices"]]
 
-    found_devices = [device for each in found for device in each["spec"]["devices"]]
-    assert [
-        device["name"] for device in found_devices if device.get("taints") == [ADDED]
-    ] == tainted
+    own = {"a": [OWN]}
+    expected = {name: own.get(name, []) + [ADDED] * added.get(name, 0) for name in "abc"}
+    assert {device["name"]: device.get("taints", []) for device in found} == expected
+    assert slices == before, "the slices stay as they are"
 
 
-def test_taints_of_slice_and_rules_add_up_and_the_slice_stays() -> None:
-    before = published("one", "a")
-    before["spec"]["devices"][0]["taints"] = [OWN]
+Q = quantity.parse
 
-    (after,) = with_rules([rule({}), rule({"device": "a"})], [before])
 
-    assert after["spec"]["devices"][0]["taints"] == [OWN, ADDED, ADDED]
-    assert before["spec"]["devices"][0]["taints"] == [OWN]
+def ranged(
+    value: str, least: str, *, most: str | None = None, step: str | None = None, default: str = ""
+) -> Capacity:
+    """A capacity with a validRange; the default is all of it unless another is given."""
+    policy = Policy(
+        default=Q(default or value),
+        least=Q(least),
+        most=None if most is None else Q(most),
+        step=None if step is None else Q(step),
+    )
+    return Capacity(Q(value), policy)
+
+
+TFLOPS = ranged("312", "0")
+VRAM = ranged("40Gi", "1Mi", step="1Mi")
+STEPS = ranged("100", "10", most="50", step="20", default="10")
+FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
+VALUES = Capacity(Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40"))))
+DEFAULT_ONLY = Capacity(Q("40"), Policy(default=Q("5")))
+PLAIN = Capacity(Q("40"))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "requested", "expected"),
+    [
+        (TFLOPS, "71200m", "71200m"),
+        (TFLOPS, "71.2", "71200m"),
+        (TFLOPS, "0", "0"),
+        (TFLOPS, "-100", "0"),
+        (TFLOPS, None, "312"),
+        (VRAM, "20000000001", "19074Mi"),
+        (VRAM, "16Gi", "16Gi"),
+        (VRAM, "1", "1Mi"),
+        (VRAM, "-1Gi", "1Mi"),
+        (VRAM, None, "40Gi"),
+        (STEPS, "10", "10"),
+        (STEPS, "11", "30"),
+        (STEPS, "30500m", "50"),
+        (FRACTION_STEPS, "100m", "200m"),
+        # Quantity.Value() rounds the range's minimum up as well.
+        (FRACTION_STEPS, "500m", "1"),
+        (FRACTION_STEPS, "1500m", "2"),
+        (VALUES, "1", "10"),
+        (VALUES, "15", "20"),
+        (VALUES, "41", "41"),
+        (DEFAULT_ONLY, None, "5"),
+        (DEFAULT_ONLY, "7", "7"),
+        (DEFAULT_ONLY, "-7", "-7"),
+        (PLAIN, None, "40"),
+        (PLAIN, "7", "7"),
+        (PLAIN, "-7", "-7"),
+    ],
+)
+def test_a_request_consumes_the_rounded_or_the_default_amount(
+    capacity: Capacity, requested: str | None, expected: str
+) -> None:
+    amounts = {} if requested is None else {"c": Q(requested)}
+
+    consumed = scheduling_devices.consumed(amounts, {"c": capacity})
+
+    assert str(consumed["c"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("capacity", "requested", "taken", "reason"),
+    [
+        (TFLOPS, "312", "0", None),
+        (TFLOPS, "312", "1n", "c 1n of 312 taken, 312 more do not fit"),
+        (TFLOPS, "71200m", "240800m", None),
+        (TFLOPS, "71200m", "240801m", "do not fit"),
+        (TFLOPS, "312001m", "0", "do not fit"),
+        (STEPS, "50", "0", None),
+        (STEPS, "51", "0", "c 70 is not allowed by its requestPolicy"),
+        (VALUES, "40", "0", None),
+        (VALUES, "41", "0", "c 41 is not allowed by its requestPolicy"),
+        (PLAIN, None, "0", None),
+        (PLAIN, None, "1", "do not fit"),
+        (PLAIN, "39", "1", None),
+    ],
+)
+def test_a_request_fits_or_is_refused_with_a_reason(
+    capacity: Capacity, requested: str | None, taken: str, reason: str | None
+) -> None:
+    amounts = {} if requested is None else {"c": Q(requested)}
+
+    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)})
+
+    assert (reason is None) == (found is None)
+    assert found is None or str(reason) in found.text
+
+
+def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
+    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN})
+
+    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken) is None

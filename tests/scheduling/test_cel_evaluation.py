@@ -1,12 +1,23 @@
-"""Selectors in CEL: evaluation and errors of types."""
+"""Selectors in CEL: evaluation, errors of types, and limits of what one of them takes."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import Attribute, Capacity, Device, DeviceId
+from tests.support.builders.slices import stored_slices
+from tests.support.hostile_selectors import LISTS, STRINGS, TIME, hostile, list_of, repeated
+from tests.support.selecting import A, C
+from tests.support.tally import INPUTS_FUZZED, Tally, portion
 
 DRIVER = "gpu.example.com"
 GPU = Device(
@@ -27,9 +38,9 @@ GPU = Device(
 
 
 def expanded(text: str) -> str:
-    """Expand A to our attributes and C to our capacity in an expression."""
-    text = text.replace("A.", f'device.attributes["{DRIVER}"].')
-    return text.replace("C.", f'device.capacity["{DRIVER}"].')
+    """Expand A to the attributes and C to the capacity of the device in an expression."""
+    found = text.replace("A.", f'device.attributes["{DRIVER}"].')
+    return found.replace("C.", f'device.capacity["{DRIVER}"].')
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,7 @@ def test_the_api_server_refuses_an_expression(text: str, reason: str) -> None:
 
 
 def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
-    longest = "true" + " " * (10240 - 4)
+    longest = "true".ljust(10240)
 
     assert cel_evaluation.check_expression(longest) is None
     assert cel_evaluation.check_expression(longest + " ") == "may not be more than 10240 bytes"
@@ -154,9 +165,6 @@ def test_an_odd_attribute_fails_every_expression_on_its_device(
         cel_evaluation.selector("true").matches(odd)
 
 
-D = f'"{names.DRIVER}"'
-ATTRIBUTES = f"device.attributes[{D}]"
-CAPACITY = f"device.capacity[{D}]"
 OTHER = 'device.attributes["nic.example.com"]'
 
 
@@ -181,29 +189,29 @@ REFUSED = [
     ("device.allowMultipleAllocations.size() > 1", "1:37: found no matching overload for 'size'"),
     ("device.attributes[1].model == 'x'", "1:18: found no matching overload for '_[_]'"),
     ("device.attributes == 'x'", "1:19: found no matching overload for '_==_'"),
-    (f"{CAPACITY}.tflops >= 100", "1:55: found no matching overload for '_>=_'"),
-    (f"{CAPACITY}.tflops == '100'", "1:55: found no matching overload for '_==_'"),
-    (f"{CAPACITY}.vram > quantity('16Gi')", "1:53: found no matching overload for '_>_'"),
-    (f"{CAPACITY}.tflops.compareTo(100) >= 0", "1:64: found no matching overload for 'compareTo'"),
-    (f"{CAPACITY}.tflops.compareTo() >= 0", "1:64: undeclared reference to 'compareTo'"),
+    (f"{C}.tflops >= 100", "1:55: found no matching overload for '_>=_'"),
+    (f"{C}.tflops == '100'", "1:55: found no matching overload for '_==_'"),
+    (f"{C}.vram > quantity('16Gi')", "1:53: found no matching overload for '_>_'"),
+    (f"{C}.tflops.compareTo(100) >= 0", "1:64: found no matching overload for 'compareTo'"),
+    (f"{C}.tflops.compareTo() >= 0", "1:64: undeclared reference to 'compareTo'"),
     (
-        f"{CAPACITY}.tflops.isgreaterthan(quantity('1'))",
+        f"{C}.tflops.isgreaterthan(quantity('1'))",
         "1:68: undeclared reference to 'isgreaterthan'",
     ),
-    (f"{CAPACITY}.tflops.startsWith('1')", "1:65: found no matching overload for 'startsWith'"),
+    (f"{C}.tflops.startsWith('1')", "1:65: found no matching overload for 'startsWith'"),
     (
-        f"{CAPACITY}.tflops + quantity('1') == quantity('2')",
+        f"{C}.tflops + quantity('1') == quantity('2')",
         "1:55: found no matching overload for '_+_'",
     ),
     (
-        f"{CAPACITY}.tflops",
+        f"{C}.tflops",
         "must evaluate to bool or the unknown type, not kubernetes.quantity",
     ),
-    (f"{CAPACITY}.tflops.value > 5", "1:54: undefined field 'value'"),
+    (f"{C}.tflops.value > 5", "1:54: undefined field 'value'"),
     ("quantity(5).sign() == 1", "1:9: found no matching overload for 'quantity'"),
     ("semver('1.0.0') < semver('2.0.0')", "1:17: found no matching overload for '_<_'"),
     ("semver('1.0.0').compareTo('2.0.0') < 0", "1:26: found no matching overload for 'compareTo'"),
-    (f"{ATTRIBUTES}.?model == 'A100'", "1:57: found no matching overload for '_==_'"),
+    (f"{A}.?model == 'A100'", "1:57: found no matching overload for '_==_'"),
     ("nosuch == 1", "1:1: undeclared reference to 'nosuch'"),
     ("nosuch(1) == 1", "1:7: undeclared reference to 'nosuch'"),
     ("1 == 1.5", "1:3: found no matching overload for '_==_'"),
@@ -216,7 +224,7 @@ REFUSED = [
     ("cel.bind(c, device.capacity, c > 5)", "1:32: found no matching overload for '_>_'"),
     ("has(device)", "1:5: has() argument must be a field selection"),
     (
-        f"{CAPACITY}.vram.asApproximateFloat(1) > 1.0",
+        f"{C}.vram.asApproximateFloat(1) > 1.0",
         "1:71: undeclared reference to 'asApproximateFloat'",
     ),
     ("{1: 2, 3} == 1", "1:9: Syntax error: "),
@@ -239,51 +247,51 @@ REFUSED = [
 # Expressions that an API server accepts, because it does not know the types of attributes; they
 # fail on every device.
 REFUSED_BY_ATTRIBUTES = [
-    (f"{ATTRIBUTES}.model == 5", "1:56: found no matching overload for '_==_'"),
-    (f"{ATTRIBUTES}.model > 5", "1:56: found no matching overload for '_>_'"),
-    (f"{ATTRIBUTES}['model'] in [1, 2]", "1:59: found no matching overload for '@in'"),
-    (f"{ATTRIBUTES}.node_total_gpus == '4'", "1:66: found no matching overload for '_==_'"),
+    (f"{A}.model == 5", "1:56: found no matching overload for '_==_'"),
+    (f"{A}.model > 5", "1:56: found no matching overload for '_>_'"),
+    (f"{A}['model'] in [1, 2]", "1:59: found no matching overload for '@in'"),
+    (f"{A}.node_total_gpus == '4'", "1:66: found no matching overload for '_==_'"),
     (
-        f"{ATTRIBUTES}.node_total_gpus.matches('4')",
+        f"{A}.node_total_gpus.matches('4')",
         "1:73: found no matching overload for 'matches'",
     ),
-    (f"{ATTRIBUTES}.driver_version >= '535'", "1:65: found no matching overload for '_>=_'"),
-    (f"{ATTRIBUTES}.driver_version == '535.0.0'", "1:65: found no matching overload for '_==_'"),
-    (f"{ATTRIBUTES}.model", "must evaluate to bool or the unknown type, not string"),
+    (f"{A}.driver_version >= '535'", "1:65: found no matching overload for '_>=_'"),
+    (f"{A}.driver_version == '535.0.0'", "1:65: found no matching overload for '_==_'"),
+    (f"{A}.model", "must evaluate to bool or the unknown type, not string"),
     (
-        f"{ATTRIBUTES}.model.isGreaterThan(quantity('1'))",
+        f"{A}.model.isGreaterThan(quantity('1'))",
         "1:69: found no matching overload for 'isGreaterThan'",
     ),
-    (f"{ATTRIBUTES}.model.string == 'A100'", "1:55: expression of type 'string'"),
-    (f"{ATTRIBUTES}.?model.orValue('') == 5", "1:69: found no matching overload for '_==_'"),
-    (f"cel.bind(a, {ATTRIBUTES}, a.qos == 3)", "1:69: found no matching overload for '_==_'"),
+    (f"{A}.model.string == 'A100'", "1:55: expression of type 'string'"),
+    (f"{A}.?model.orValue('') == 5", "1:69: found no matching overload for '_==_'"),
+    (f"cel.bind(a, {A}, a.qos == 3)", "1:69: found no matching overload for '_==_'"),
 ]
 
 TAKEN = [
     "true",
     "device.driver == 'x' && device.allowMultipleAllocations",
-    f"{ATTRIBUTES}.model == 'A100'",
-    f"{ATTRIBUTES}['model'] in ['A100', 'H100']",
-    f"'model' in {ATTRIBUTES} && {ATTRIBUTES}.model.startsWith('A')",
-    f"{ATTRIBUTES}.?model.orValue('') == 'A100'",
-    f"{ATTRIBUTES}[?'model'].orValue('x') != ''",
-    f"{ATTRIBUTES}.node_total_gpus >= 2 && {ATTRIBUTES}.node_total_gpus == 2",
-    f"{ATTRIBUTES}.node_total_gpus == 2.0 || {ATTRIBUTES}.node_total_gpus > 1.5",
-    f"quantity({ATTRIBUTES}.node_total_vram).isGreaterThan(quantity('1Gi'))",
-    f"{ATTRIBUTES}.driver_version.compareTo(semver('535.0.0')) >= 0",
-    f"{ATTRIBUTES}.driver_version.isGreaterThan(semver('535.0.0'))",
-    f"{ATTRIBUTES}.mine > 5 && {ATTRIBUTES}.also_mine == 'x'",
+    f"{A}.model == 'A100'",
+    f"{A}['model'] in ['A100', 'H100']",
+    f"'model' in {A} && {A}.model.startsWith('A')",
+    f"{A}.?model.orValue('') == 'A100'",
+    f"{A}[?'model'].orValue('x') != ''",
+    f"{A}.node_total_gpus >= 2 && {A}.node_total_gpus == 2",
+    f"{A}.node_total_gpus == 2.0 || {A}.node_total_gpus > 1.5",
+    f"quantity({A}.node_total_vram).isGreaterThan(quantity('1Gi'))",
+    f"{A}.driver_version.compareTo(semver('535.0.0')) >= 0",
+    f"{A}.driver_version.isGreaterThan(semver('535.0.0'))",
+    f"{A}.mine > 5 && {A}.also_mine == 'x'",
     f"{OTHER}.speed > 5 && {OTHER}.name.startsWith('a') && {OTHER}.up",
     "device.attributes['tensor-fusion.ai.dra-driver'].exists(k, k == 'model')",
-    f"{CAPACITY}.tflops.compareTo(quantity('100')) >= 0",
-    f"{CAPACITY}.tflops.asApproximateFloat() >= 100",
-    f"{CAPACITY}.tflops.asApproximateFloat() / 2.0 >= 50",
-    f"{CAPACITY}.vram.asInteger() > 5 && {CAPACITY}.vram.isInteger() && {CAPACITY}.vram.sign() > 0",
-    f"{CAPACITY}.vram.add(5).sub(quantity('1')) == quantity('5')",
-    f"{CAPACITY}.?virtual_vram.orValue(quantity('0')).isGreaterThan(quantity('1Gi'))",
-    f"device.capacity[?{D}].?tflops.hasValue()",
-    f"cel.bind(c, {CAPACITY}, c.vram.isLessThan(quantity('1Gi')))",
-    f"{ATTRIBUTES}.model == 'A' ? {CAPACITY}.tflops.sign() == 1 : false",
+    f"{C}.tflops.compareTo(quantity('100')) >= 0",
+    f"{C}.tflops.asApproximateFloat() >= 100",
+    f"{C}.tflops.asApproximateFloat() / 2.0 >= 50",
+    f"{C}.vram.asInteger() > 5 && {C}.vram.isInteger() && {C}.vram.sign() > 0",
+    f"{C}.vram.add(5).sub(quantity('1')) == quantity('5')",
+    f"{C}.?virtual_vram.orValue(quantity('0')).isGreaterThan(quantity('1Gi'))",
+    f"device.capacity[?'{names.DRIVER}'].?tflops.hasValue()",
+    f"cel.bind(c, {C}, c.vram.isLessThan(quantity('1Gi')))",
+    f"{A}.model == 'A' ? {C}.tflops.sign() == 1 : false",
     "[1, 2].exists(n, n > 1) && [1, 2].map(n, n * 2).size() == 2",
     "['a'].all(n, n.size() == 1) && ['a', 'b'].filter(n, n != 'a') == ['b']",
     "isQuantity('1Gi') && isSemver('1.0.0') && size('abc') == 3",
@@ -300,37 +308,115 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "expected"), REFUSED)
-def test_error_is_found_with_its_position(expression: str, expected: str) -> None:
-    found = cel_evaluation.refusal(expression)
+@pytest.mark.parametrize(
+    ("expression", "expected", "by_api_server"),
+    [
+        *((expression, expected, True) for expression, expected in REFUSED),
+        *((expression, expected, False) for expression, expected in REFUSED_BY_ATTRIBUTES),
+    ],
+)
+def test_error_is_found_with_its_position(
+    expression: str, expected: str, *, by_api_server: bool
+) -> None:
+    found = str(cel_evaluation.refusal(expression))
 
-    assert found is not None
     assert found.startswith(expected)
-    assert str(cel_evaluation.check_expression(expression)).endswith(found)
+    error = cel_evaluation.check_expression(expression)
+    assert str(error).endswith(found) if by_api_server else error is None
 
 
-@pytest.mark.parametrize(("expression", "expected"), REFUSED_BY_ATTRIBUTES)
-def test_wrong_type_of_a_driver_attribute_is_refused(expression: str, expected: str) -> None:
-    found = cel_evaluation.refusal(expression)
-
-    assert found is not None
-    assert found.startswith(expected)
-    assert cel_evaluation.check_expression(expression) is None
+# With functions that the library lacks, which are left to the API server.
+NOT_COVERED = ["'a'.find('b') == ''", "[1].all(i, v, v == i)", "sets.contains([1], [1])"]
 
 
-@pytest.mark.parametrize("expression", TAKEN)
+@pytest.mark.parametrize("expression", [*TAKEN, *NOT_COVERED])
 def test_valid_expression_is_accepted(expression: str) -> None:
     assert cel_evaluation.refusal(expression) is None
-    assert cel_evaluation.check_expression(expression) is None
-
-
-@pytest.mark.parametrize(
-    "expression", ["'a'.find('b') == ''", "[1].all(i, v, v == i)", "sets.contains([1], [1])"]
-)
-def test_function_that_the_library_lacks_is_left_to_the_api_server(expression: str) -> None:
-    assert cel_evaluation.refusal(expression) is None
-    assert cel_evaluation.not_covered(cel_evaluation.type_errors(expression))
+    if expression in NOT_COVERED:
+        assert cel_evaluation.not_covered(cel_evaluation.type_errors(expression))
+    else:
+        assert cel_evaluation.check_expression(expression) is None
 
 
 def test_error_is_short_however_long_the_expression_is() -> None:
     assert len(str(cel_evaluation.refusal("@" * 10_000))) < 400
+
+
+MAX_KIB: Final = 20 * 2**10
+MAX_SECONDS: Final = 0.25
+"""Five times the bound of the decision record, for slow machines."""
+STEPS: Final = "found more than 20000 steps to evaluate, expected fewer"
+PATTERN: Final = "found a pattern that is computed"
+
+
+def memory_kib(field: str) -> int:
+    """Return what this process has (VmRSS), or has had at most since it was reset (VmHWM)."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if field in line]
+    return int(line.split()[1])
+
+
+def selected(expression: str, nodes: int = 1) -> int:
+    """Return how many devices an expression selects, as the webhook finds them."""
+    translated = dialect.translate(expression)
+    if text := cel_evaluation.refusal(translated):
+        raise InputError(text)
+    found = cel_evaluation.selected(stored_slices(2) * nodes, translated)
+    return sum(len(item["spec"]["devices"]) for item in found)
+
+
+def test_no_selector_takes_much_memory_or_time(tally: Tally) -> None:
+    ended = Counter[str](selected=0, refused=0)
+    selected(f'{A}.uuid != ""')  # loads the library
+    before_kib = memory_kib("VmRSS")
+    for seed in range(portion(4_000)):
+        Path("/proc/self/clear_refs").write_text("5")
+        started = time.thread_time()
+        try:
+            selected(hostile(seed))
+            ended["selected"] += 1
+        except InputError:
+            ended["refused"] += 1
+
+        assert time.thread_time() - started < MAX_SECONDS, seed
+        assert memory_kib("VmHWM") - before_kib < MAX_KIB, seed
+    assert min(ended.values()) > portion(4_000) // 5
+    tally[INPUTS_FUZZED] += portion(4_000)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        pytest.param(LISTS, STEPS, id="lists"),
+        pytest.param(STRINGS, STEPS, id="texts"),
+        pytest.param(TIME, STEPS, id="loops"),
+        pytest.param(repeated("'aaaa'", 9, "$.replace('a','aaaa')"), STEPS, id="replace"),
+        pytest.param(repeated("['a']", 20, "[$,$]", "$==$"), STEPS, id="shared entries"),
+        pytest.param(f"size({list_of(200)}.map(x,x))>0", STEPS, id="list that grows"),
+        pytest.param(r"''.matches(r'(?i)\pL{300}')", STEPS, id="class of letters"),
+        pytest.param("''.matches('(((a{99}){99}){99})')", STEPS, id="repetition"),
+        pytest.param(f"''.matches({A}.model)", PATTERN, id="pattern of a device"),
+        pytest.param(r"''.matches('a\x7b1000}')", PATTERN, id="pattern in escapes"),
+        pytest.param("||".join(["true"] * 301), "found more than 600 names", id="long"),
+    ],
+)
+def test_expression_beyond_the_limits_is_refused_before_it_is_evaluated(
+    expression: str, reason: str
+) -> None:
+    started = time.thread_time()
+
+    assert reason in str(cel_evaluation.check_expression(expression))
+    with pytest.raises(CelCompileError, match=reason):
+        cel_evaluation.selector(expression)
+    with pytest.raises(InputError, match=reason):
+        cel_evaluation.selected(stored_slices(2), expression)
+    assert time.thread_time() - started < MAX_SECONDS
+
+
+def test_steps_on_all_devices_together_are_limited() -> None:
+    honest = f'({A}.model == "A100" || {A}.model == "H100") && {C}.vram.asInteger() > 1'
+    expensive = f"{list_of(40)}.all(n, n < 40 && {A}.uuid != '')"
+
+    assert selected(honest, nodes=1_200) == 2_400
+    assert selected(expensive) == 2
+    with pytest.raises(InputError, match=r"steps on each of 2400 devices, expected at most 416,"):
+        selected(expensive, nodes=1_200)

@@ -1,4 +1,4 @@
-"""Admission of pods and of the claims that are made for them."""
+"""Admission of pods, of the claims that are made for them, and the quotas of namespaces."""
 
 import json
 from collections import Counter
@@ -12,9 +12,11 @@ from tensorfusion_dra.app.doctor.objects import trial_pod
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
-from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict, unavailable
+from tensorfusion_dra.webhook import admission
+from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tests.support.admission import (
+    ClaimsInMemory,
     Json,
     ObjectsInMemory,
     PodsInMemory,
@@ -24,7 +26,7 @@ from tests.support.admission import (
 )
 from tests.support.builders.classes import share_class
 from tests.support.builders.gpupools import gpupool_document
-from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
@@ -40,23 +42,15 @@ class Cluster:
     """The cluster as the webhook sees it, with the webhook's rules."""
 
     def __init__(
-        self,
-        *pools: Json,
-        slices: Sequence[Json] = (),
-        virtual: bool = False,
-        enforces_hard: bool = False,
-        has_crd: bool = True,
+        self, *pools: Json, slices: Sequence[Json] = (), has_crd: bool = True, **rules: Any
     ) -> None:
         enabling = {"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}
         self.pools, self.templates = ObjectsInMemory(*pools), ObjectsInMemory(enabling)
         if not has_crd:
             self.pools.error = self.templates.error = InputError("no such resource")
-        self.pods = PodsInMemory()
-        self.slices = SlicesInMemory(*slices)
-        self.quotas = ObjectsInMemory()
+        self.pods, self.slices = PodsInMemory(), SlicesInMemory(*slices)
+        self.quotas, self.classes = ObjectsInMemory(), ObjectsInMemory(QUARTER)
         self.priorities = PrioritiesInMemory("tensor-fusion-high", "tensor-fusion-medium")
-        self.classes = ObjectsInMemory(QUARTER)
-        self.splits = False
         self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
@@ -65,23 +59,24 @@ class Cluster:
             quotas=self.quotas,
             has_priority_class=self.priorities.exists,
             classes=self.classes,
-            keeps_cards_apart=lambda _: not self.splits,
             scheduler="default-scheduler",
-            virtual=virtual,
-            enforces_hard=enforces_hard,
+            **{"virtual": False, "keeps_cards_apart": lambda _: True, **rules},
         )
 
     def pod(self, **annotations: str) -> Verdict:
-        return self.admission.pod(review_of(pod_document(pod_annotations(**annotations))))
+        return self.admit(pod_document(pod_annotations(**annotations)))
 
-    def claim(self, **annotations: str) -> Verdict:
+    def admit(self, document: Json, **changes: Any) -> Verdict:
+        return self.admission.pod(review_of(document, **changes))
+
+    def claim(self, document: Json | None = None, /, **annotations: str) -> Verdict:
+        """Return the verdict on a claim for a pod with these annotations."""
         self.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
-        return self.admission.claim(review_of(template_claim()))
+        return self.admission.claim(review_of(document or template_claim()))
 
     def claim_of(self, admitted: Verdict) -> Verdict:
         """Store an admitted pod; return the verdict on the claim that is made for it."""
-        assert admitted.changed is not None
-        self.pods.stored["uid-train"] = dict(admitted.changed)
+        self.pods.stored["uid-train"] = changed(admitted)
         return self.admission.claim(review_of(template_claim()))
 
 
@@ -89,27 +84,134 @@ def errors(verdict: Verdict) -> list[str]:
     return [str(error) for error in verdict.errors]
 
 
-def requests(verdict: Verdict) -> Json:
+def changed(verdict: Verdict) -> Json:
+    """Return the object as the webhook has changed it."""
     assert verdict.changed is not None
-    found: Json = verdict.changed["spec"]["devices"]["requests"][0]["exactly"]
-    return dict(found["capacity"]["requests"])
+    return dict(verdict.changed)
 
 
-def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
-    for pools in ([], [gpupool_document("a", default=True)]):
-        verdict = Cluster(*pools).admission.pod(review_of(dict(trial_pod("default"))))
+def claimed(verdict: Verdict) -> Json:
+    """Return the devices of a claim that the webhook has filled."""
+    found: Json = changed(verdict)["spec"]["devices"]
+    return found
 
-        assert verdict.changed is not None
-        assert verdict.changed["spec"]["resourceClaims"]
+
+def requests(verdict: Verdict) -> Json:
+    return dict(claimed(verdict)["requests"][0]["exactly"]["capacity"]["requests"])
+
+
+@pytest.mark.parametrize("pools", [[], [gpupool_document("a", default=True)]])
+def test_doctors_trial_pod_gets_a_claim_whatever_its_pool(pools: list[Json]) -> None:
+    assert changed(Cluster(*pools).admit(dict(trial_pod("default"))))["spec"]["resourceClaims"]
 
 
 def published(*pools: str) -> list[Json]:
     return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
 
 
+def scheduling_template(name: str, **dra: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": {"dra": dra}}
+
+
+ON_TEMPLATE = scheduling_template("on", enable=True)
+OFF_TEMPLATE = scheduling_template("off", enable=False)
+THEIRS = scheduling_template("t", resourceClaimTemplateName="theirs")
+DEFAULT_TEMPLATE = "tensor-fusion-gpu-template"
+
+
+@pytest.mark.parametrize(
+    ("spec", "templates", "enabled", "template"),
+    [
+        ({}, [], None, DEFAULT_TEMPLATE),
+        ({"schedulingConfigTemplate": "on"}, [ON_TEMPLATE], True, DEFAULT_TEMPLATE),
+        ({"schedulingConfigTemplate": "on"}, [OFF_TEMPLATE], None, DEFAULT_TEMPLATE),
+        ({"schedulingConfigTemplate": "off"}, [OFF_TEMPLATE], False, DEFAULT_TEMPLATE),
+        ({"schedulingConfigTemplate": "t"}, [THEIRS], None, "theirs"),
+        # The pool's own setting precedes that of its template.
+        ({"draConfig": {"enable": True}}, [], True, DEFAULT_TEMPLATE),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"enable": False}},
+            [ON_TEMPLATE],
+            False,
+            DEFAULT_TEMPLATE,
+        ),
+        (
+            {"schedulingConfigTemplate": "off", "draConfig": {"enable": True}},
+            [OFF_TEMPLATE],
+            True,
+            DEFAULT_TEMPLATE,
+        ),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"resourceClaimTemplateName": "x"}},
+            [ON_TEMPLATE],
+            True,
+            "x",
+        ),
+        (
+            {"schedulingConfigTemplate": "t", "draConfig": {"resourceClaimTemplateName": "own"}},
+            [THEIRS],
+            None,
+            "own",
+        ),
+    ],
+)
+def test_pool_or_its_template_says_whether_and_by_which_template_pods_get_claims(
+    spec: Json, templates: list[Json], enabled: bool | None, template: str
+) -> None:
+    found = admission.choose_pool([gpupool_document("prod", **spec)], templates, "prod")
+
+    assert (found.enabled, found.template) == (enabled, template)
+
+
+def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
+    pools = [gpupool_document("a"), gpupool_document("b", default=True)]
+
+    assert admission.choose_pool(pools, (), "a").document is pools[0]
+    assert admission.choose_pool(pools, (), "").document is pools[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "on_nodes", "is_by_settings"),
+    [
+        # Nodes publish what their settings name.
+        ("default", {"default"}, True),
+        ("", {"default"}, True),
+        # The GPUPool may get nodes.
+        ("a", {"default"}, False),
+        ("nowhere", {"default"}, False),
+        # Some nodes follow their GPUPool, so pods without a name get the default one.
+        ("default", {"default", "a"}, True),
+        ("", {"default", "a"}, False),
+        ("", {"a"}, False),
+        ("", set(), False),
+    ],
+)
+def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
+    name: str, on_nodes: set[str], is_by_settings: bool
+) -> None:
+    pools = [gpupool_document("a"), gpupool_document("b")]
+
+    assert admission.is_by_settings(name, pools, on_nodes) is is_by_settings
+
+
+@pytest.mark.parametrize(
+    ("pools", "name", "error"),
+    [
+        ([gpupool_document("a")], "b", "found 'b', expected a GPUPool such as a"),
+        ([gpupool_document("a")], "", "found no name and no default GPUPool"),
+        (
+            [gpupool_document("b", default=True), gpupool_document("a", default=True)],
+            "",
+            "found no name and the defaults a, b, expected one default GPUPool",
+        ),
+    ],
+)
+def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
+    assert admission.choose_pool(pools, (), name).unknown.startswith(error)
+
+
 A, B_DEFAULT = gpupool_document("a"), gpupool_document("b", default=True)
 A_ON, B_DEFAULT_ON = gpupool_document("a", **ON), gpupool_document("b", default=True, **ON)
-BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +223,7 @@ BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
         (Cluster(A_ON), {"gpupool": "a", "dra_enabled": "false"}, False),
         (Cluster(A_ON, B_DEFAULT), {}, False),
         (Cluster(A, B_DEFAULT_ON), {}, True),
-        (Cluster(BY_TEMPLATE), {"gpupool": "a"}, True),
+        (Cluster(gpupool_document("a", schedulingConfigTemplate="on")), {"gpupool": "a"}, True),
         # Nodes whose pool is set beside the GPUPools.
         (Cluster(B_DEFAULT_ON, slices=published("default")), {}, True),
         (Cluster(), {}, False),
@@ -143,11 +245,9 @@ def test_pods_annotation_overrides_its_pools_dra_setting(
 
 
 def test_chosen_pool_is_written_into_the_pod() -> None:
-    verdict = Cluster(gpupool_document("b", default=True)).pod(dra_enabled="true", **AMOUNTS)
+    verdict = Cluster(B_DEFAULT).pod(dra_enabled="true", **AMOUNTS)
 
-    assert verdict.changed is not None
-    annotations = verdict.changed["metadata"]["annotations"]
-    assert annotations["tensor-fusion.ai/gpupool"] == "b"
+    assert changed(verdict)["metadata"]["annotations"]["tensor-fusion.ai/gpupool"] == "b"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +265,7 @@ def test_pod_without_a_request_passes_even_if_pools_are_unknown(
     cluster = Cluster()
     cluster.pools.error = RetryableError("not listed yet")
 
-    assert cluster.admission.pod(review_of(document)) is PASSED
+    assert cluster.admit(document) is PASSED
 
 
 def test_all_errors_of_a_pod_are_reported_at_once() -> None:
@@ -177,7 +277,7 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
     )
     document["spec"]["containers"][0]["env"] = [{"name": "TF_SHM_FILE"}]
 
-    found = errors(cluster.admission.pod(review_of(document)))
+    found = errors(cluster.admit(document))
 
     assert [text.partition(":")[0] for text in found] == [
         "metadata.annotations[tensor-fusion.ai/vram-request]",
@@ -189,33 +289,30 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
 
 def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
     cluster = Cluster(slices=[slice_of_models(A100, T4)])
-    document = pod_document({"nvidia.com/use-gputype": "a100", "nvidia.com/numa-bind": "true"})
-    (container,) = document["spec"]["containers"]
-    container["resources"] = {"limits": {"nvidia.com/gpumem-percentage": "25"}}
+    words = {"limits": {"nvidia.com/gpumem-percentage": "25"}}
+    document = pod_document(
+        {"nvidia.com/use-gputype": "a100", "nvidia.com/numa-bind": "true"},
+        container_document(resources=words),
+    )
 
     translated = cluster.admission.dialect(Dialect.HAMI, review_of(document))
-    assert translated.changed is not None
-    filled = cluster.claim_of(cluster.admission.pod(review_of(dict(translated.changed))))
+    filled = cluster.claim_of(cluster.admit(changed(translated)))
 
     assert requests(filled) == {"tflops": "78", "vram": "20Gi"}
-    assert filled.changed is not None
-    (request,) = filled.changed["spec"]["devices"]["requests"]
+    (request,) = claimed(filled)["requests"]
     assert '.contains("A100")' in request["exactly"]["selectors"][-1]["cel"]["expression"]
     assert [text.partition(":")[0] for text in translated.warnings] == [
         *("nvidia.com/use-gputype", "nvidia.com/numa-bind", "nvidia.com/gpumem-percentage", "hami")
     ]
-    assert cluster.admission.dialect(Dialect.HAMI, review_of(dict(translated.changed))) is PASSED
+    assert cluster.admission.dialect(Dialect.HAMI, review_of(changed(translated))) is PASSED
 
 
 def test_pod_whose_words_cannot_be_said_is_refused() -> None:
-    document = pod_document({"gpu-fraction": "2"})
-    document["spec"]["containers"] = [
-        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "2"}}} for name in "ab"
-    ]
+    two = {"limits": {"nvidia.com/gpu": "2"}}
+    both = (container_document(name, resources=two) for name in "ab")
+    document = pod_document({"gpu-fraction": "2"}, *both)
 
-    found = errors(Cluster().admission.dialect(Dialect.KAI, review_of(document)))
-
-    assert found == [
+    assert errors(Cluster().admission.dialect(Dialect.KAI, review_of(document))) == [
         "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
         "spec: found amounts for containers a, b, expected one GPU for each: a container with a "
         "share of its own names one request",
@@ -223,15 +320,13 @@ def test_pod_whose_words_cannot_be_said_is_refused() -> None:
 
 
 def test_models_in_order_of_preference_become_alternatives_of_each_card() -> None:
-    slices = [slice_of_models(A100, T4)]
-    annotations = {"gpu_model": "A100,T4", "gpu_count": "2", "compute_percent_request": "20"}
-    cluster = Cluster(slices=slices)
-    filled = cluster.claim_of(
-        cluster.pod(dra_enabled="true", vram_request="4Gi", **annotations)
-    ).changed
+    cluster = Cluster(slices=[slice_of_models(A100, T4)])
+    several = {"gpu_model": "A100,T4", "gpu_count": "2", "compute_percent_request": "20"}
 
-    assert filled is not None
-    devices = filled["spec"]["devices"]
+    devices = claimed(
+        cluster.claim_of(cluster.pod(dra_enabled="true", vram_request="4Gi", **several))
+    )
+
     both = ["gpu-request", "gpu-request-2"]
     assert [request["name"] for request in devices["requests"]] == both
     for request in devices["requests"]:
@@ -250,12 +345,11 @@ def test_models_in_order_of_preference_become_alternatives_of_each_card() -> Non
 
 def test_percentages_of_several_models_stay_percentages_in_the_pod() -> None:
     cluster = Cluster(slices=[slice_of_models(T4)])
-    request = {"gpu_model": "H100,T4", "compute_percent_request": "20"}
+    several = {"gpu_model": "H100,T4", "compute_percent_request": "20"}
 
-    admitted = cluster.pod(dra_enabled="true", vram_request="4Gi", **request)
+    admitted = changed(cluster.pod(dra_enabled="true", vram_request="4Gi", **several))
 
-    assert admitted.changed is not None
-    assert "tensor-fusion.ai/tflops-request" not in admitted.changed["metadata"]["annotations"]
+    assert "tensor-fusion.ai/tflops-request" not in admitted["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("named", ["", "default"])
@@ -272,8 +366,7 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     pod, claim = cluster.pod(**asks), cluster.claim(**asks)
 
     assert (pod.errors, claim.errors, list(pod.warnings)) == ((), (), [])
-    assert pod.changed is not None
-    assert pod.changed["metadata"]["annotations"].get("tensor-fusion.ai/gpupool", "") == named
+    assert changed(pod)["metadata"]["annotations"].get("tensor-fusion.ai/gpupool", "") == named
     assert "prod" not in str(claim.changed)
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
@@ -296,11 +389,9 @@ def test_amounts_that_a_pod_does_not_name_come_from_its_namespaces_quota(
     document = pod_document(pod_annotations(dra_enabled="true", **asks))
     document["metadata"]["namespace"] = namespace
 
-    verdict = cluster.admission.pod(review_of(document))
-    filled = cluster.claim_of(verdict).changed
+    verdict = cluster.admit(document)
 
-    assert filled is not None
-    exactly = filled["spec"]["devices"]["requests"][0]["exactly"]
+    exactly = claimed(cluster.claim_of(verdict))["requests"][0]["exactly"]
     assert exactly.get("capacity", {}).get("requests") == amounts
     assert not any("amounts are ignored" in text for text in verdict.warnings)
 
@@ -324,82 +415,72 @@ def test_pod_of_high_qos_that_names_no_priority_class_gets_tensor_fusions(
 ) -> None:
     asks = pod_annotations(dra_enabled="true", qos=qos, **AMOUNTS)
 
-    verdict = Cluster().admission.pod(review_of(pod_document(asks, **filled)))
+    spec = changed(Cluster().admit(pod_document(asks, **filled)))["spec"]
 
-    assert verdict.changed is not None
-    spec = verdict.changed["spec"]
     fields = ("priorityClassName", "priority", "preemptionPolicy")
     assert {name: spec[name] for name in fields if name in spec} == expected
 
 
-def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone() -> None:
-    off = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
-    theirs = pod_document(pod_annotations(tflops_request="100", vram_request="16Gi"))
-    theirs["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
-
-    for pools in ([], [gpupool_document("b", default=True)]):
-        verdict = Cluster(*pools).admission.pod(review_of(off))
-
-        assert (verdict.changed, errors(verdict)) == (None, [])
-        (warning,) = verdict.warnings
-        assert warning == (
-            "tensor-fusion.ai/tflops-request requests a GPU, but nothing enables DRA for the pod; "
-            'set the annotation tensor-fusion.ai/dra-enabled: "true"'
-        )
-    assert Cluster().admission.pod(review_of(theirs)) == PASSED
-    # The pool decides: nothing to warn of.
-    decided = Cluster(gpupool_document("b", default=True, draConfig={"enable": False}))
-    assert decided.admission.pod(review_of(off)) == PASSED
+OFF = gpupool_document("b", default=True, draConfig={"enable": False})
+NOT_ENABLED = (
+    "tensor-fusion.ai/tflops-request requests a GPU, but nothing enables DRA for the pod; "
+    'set the annotation tensor-fusion.ai/dra-enabled: "true"'
+)
 
 
-def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides() -> None:
-    off = gpupool_document("b", default=True, draConfig={"enable": False})
+@pytest.mark.parametrize(
+    ("pools", "labels", "warnings"),
+    [
+        ([], {}, [NOT_ENABLED]),
+        ([B_DEFAULT], {}, [NOT_ENABLED]),
+        ([OFF], {}, []),  # the pool decides: nothing to warn of
+        ([], {"tensor-fusion.ai/enabled": "true"}, []),
+    ],
+)
+def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone(
+    pools: list[Json], labels: Json, warnings: list[str]
+) -> None:
+    document = pod_document(pod_annotations(**AMOUNTS))
+    document["metadata"]["labels"] = labels
 
-    for pools, is_on in (([], True), ([B_DEFAULT], True), ([off], False)):
-        cluster = Cluster(*pools)
-        cluster.admission.default_enabled = True
+    assert Cluster(*pools).admit(document) == Verdict(warnings=tuple(warnings))
 
-        assert bool(cluster.pod(dra_enabled="", **AMOUNTS).changed) is False
-        named = review_of(pod_document(pod_annotations(**AMOUNTS)))
-        assert bool(cluster.admission.pod(named).changed) is is_on
-        model = review_of(pod_document(pod_annotations(gpu_model="A100")))
-        assert not cluster.admission.pod(model).changed
+
+@pytest.mark.parametrize(("pools", "is_on"), [([], True), ([B_DEFAULT], True), ([OFF], False)])
+def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
+    pools: list[Json], *, is_on: bool
+) -> None:
+    cluster = Cluster(*pools, default_enabled=True)
+
+    assert bool(cluster.pod(**AMOUNTS).changed) is is_on
+    assert not cluster.pod(dra_enabled="", **AMOUNTS).changed
+    assert not cluster.pod(gpu_model="A100").changed
 
 
 def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
-    cluster = Cluster(slices=[slice_of_models(A100)])
     told: list[tuple[str, Sequence[str]]] = []
-    cluster.admission.on_warnings = lambda pod, warnings: told.append((pod.name, warnings))
-    cluster.admission.cards_lately = lambda: Counter(pod_request.cards(cluster.slices.slices))
-    cluster.admission.templates_lately = lambda: {"team-b"}
-
-    admitted = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+    cluster = Cluster(
+        on_warnings=lambda pod, warnings: told.append((pod.name, warnings)),
+        cards_lately=lambda: Counter(pod_request.cards([slice_of_models(A100)])),
+        templates_lately=lambda: {"team-b"},
+    )
     model, template = (
         "tensor-fusion.ai/gpu-model: found H100, but the cards have A100 (1) at present",
         "namespace team-a has no ResourceClaimTemplate tensor-fusion-gpu-template, so the pod "
         "waits for its claim",
     )
 
+    admitted = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
+
     assert admitted.warnings == [template, model]
     assert told == []
     assert cluster.claim_of(admitted).changed
     assert told == [("train", [template, model])]
-    assert cluster.slices.reads == 0
-
-
-def test_a_dry_run_tells_nobody_and_neither_does_a_pod_without_a_warning() -> None:
-    cluster = Cluster(slices=[slice_of_models(A100)])
-    told: list[str] = []
-    cluster.admission.on_warnings = lambda pod, _warnings: told.append(pod.name)
-    cluster.admission.cards_lately = lambda: Counter(pod_request.cards(cluster.slices.slices))
-    cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
-    wrong = cluster.pod(dra_enabled="true", gpu_model="H100", **AMOUNTS)
-    assert wrong.changed is not None
-    cluster.pods.stored["uid-train"] = dict(wrong.changed)
-
     cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
-
-    assert told == []
+    cluster.admission.templates_lately = lambda: {"team-a"}
+    cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
+    assert len(told) == 1, "a dry run and a pod without a warning tell nobody"
+    assert cluster.slices.reads == 0
 
 
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
@@ -483,7 +564,7 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
     document = pod_document(pod_annotations(**AMOUNTS, **annotations))
     document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
-    verdict = Cluster().admission.pod(review_of(document))
+    verdict = Cluster().admit(document)
 
     assert verdict.changed is None
     assert [text.partition(",")[0] for text in errors(verdict)] == [
@@ -494,11 +575,12 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
     cluster = Cluster()
-    cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**AMOUNTS))
-    document = pod_document(pod_annotations(dra_enabled="true", **AMOUNTS))
+    admitted = cluster.pod(dra_enabled="true", **AMOUNTS)
+    assert cluster.claim_of(admitted).changed
 
-    assert cluster.admission.pod(review_of(document, operation=operation)) is PASSED
-    assert cluster.admission.claim(review_of(template_claim(), operation=operation)) is PASSED
+    assert cluster.admit(changed(admitted), operation=operation) is PASSED
+    for document in (template_claim(), of_class()):
+        assert cluster.admission.claim(review_of(document, operation=operation)) is PASSED
 
 
 @pytest.mark.parametrize(
@@ -523,68 +605,72 @@ def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() 
     document = template_claim()
     document["metadata"]["labels"] = {"tensor-fusion.ai/resource-claim-template": "false"}
 
-    assert Cluster().admission.claim(review_of(document)) is PASSED
+    assert Cluster().claim(document, **AMOUNTS) is PASSED
     assert Cluster().claim() is PASSED
 
 
-def of_class(name: str = "gpu-quarter", *, labelled: bool = False, count: int = 1) -> Json:
-    """Return a claim of a class that names no amounts, as it is made from a template."""
+def of_class(*, labelled: bool = False, count: Any = 1, **amounts: Any) -> Json:
+    """Return a claim of a class with these amounts of its own, as it is made from a template."""
     document = template_claim()
     if not labelled:
         del document["metadata"]["labels"]
     document["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpu"}
-    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
-    exactly |= {"deviceClassName": name, "count": count}
+    document["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "deviceClassName": "gpu-quarter",
+        "count": count,
+        **({"capacity": {"requests": amounts}} if amounts else {}),
+    }
     return document
 
 
-def test_claim_of_a_class_gets_the_amounts_that_the_class_names() -> None:
-    cluster = Cluster()
+@pytest.mark.parametrize(
+    ("labelled", "annotations", "expected"),
+    [
+        (False, {}, {"tflops": "78", "vram": "20Gi"}),
+        (True, {"vram_request": "1Gi"}, {"tflops": "78", "vram": "1Gi"}),
+        (True, {}, {"tflops": "78", "vram": "20Gi"}),
+    ],
+)
+def test_claim_of_a_class_gets_the_amounts_that_its_pod_leaves_open(
+    annotations: dict[str, str], expected: Json, *, labelled: bool
+) -> None:
+    assert requests(Cluster().claim(of_class(labelled=labelled), **annotations)) == expected
 
-    assert requests(cluster.admission.claim(review_of(of_class()))) == {
-        "tflops": "78",
-        "vram": "20Gi",
-    }
-    assert cluster.admission.claim(review_of(of_class(), operation="UPDATE")) is PASSED
 
-
-def test_claim_of_a_class_that_a_pod_fills_gets_what_the_pod_leaves_open() -> None:
-    cluster = Cluster()
-    for annotations, expected in (
-        ({"vram_request": "1Gi"}, {"tflops": "78", "vram": "1Gi"}),
-        ({}, {"tflops": "78", "vram": "20Gi"}),
-    ):
-        cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
-        verdict = cluster.admission.claim(review_of(of_class(labelled=True)))
-        assert requests(verdict) == expected
+NO_AMOUNTS: list[Json] = [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}]
+NO_CLASS = "found no DeviceClass gpu-quarter with valid parameters"
+FIXED = share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
 
 
 @pytest.mark.parametrize(
-    ("device_class", "code", "text"),
+    ("device_classes", "amounts", "code", "text"),
     [
-        (None, 503, "found no DeviceClass gpu-quarter with valid parameters"),
+        ([], {"vram": "2Gi"}, 503, NO_CLASS),
+        ([share_class("gpu-quarter", requests={"vram": "many"})], {"vram": "2Gi"}, 503, NO_CLASS),
+        (RetryableError("not listed yet"), {}, 503, "not listed yet"),
         (
-            share_class("gpu-quarter", requests={"vram": "many"}),
-            503,
-            "found no DeviceClass gpu-quarter with valid parameters",
-        ),
-        (
-            share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False),
+            [FIXED],
+            {"vram": "2Gi"},
             422,
             "spec.devices.requests: request gpu-request: found vram: 2Gi, expected 1Gi",
+        ),
+        # Amounts that no API server sends.
+        *(
+            ([FIXED], {"count": "many", **amounts}, 422, "spec.devices.requests")
+            for amounts in NO_AMOUNTS
         ),
     ],
 )
 def test_claim_that_its_class_cannot_fill_is_refused(
-    device_class: Json | None, code: int, text: str
+    device_classes: list[Json] | RetryableError, amounts: Json, code: int, text: str
 ) -> None:
     cluster = Cluster()
-    cluster.classes.listed = [device_class] if device_class else []
-    document = of_class()
-    exactly = document["spec"]["devices"]["requests"][0]["exactly"]
-    exactly["capacity"] = {"requests": {"vram": "2Gi"}}
+    if isinstance(device_classes, RetryableError):
+        cluster.classes.error = device_classes
+    else:
+        cluster.classes.listed = device_classes
 
-    verdict = cluster.admission.claim(review_of(document))
+    verdict = cluster.claim(of_class(**amounts))
 
     assert verdict.code == code
     assert errors(verdict)[0].removeprefix(": ").startswith(text)
@@ -594,15 +680,12 @@ def test_claim_that_its_class_cannot_fill_is_refused(
 def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
     uses: Json | None,
 ) -> None:
-    cluster = Cluster()
-    cluster.splits = True
+    cluster = Cluster(keeps_cards_apart=lambda _: False)
     document = of_class(count=2)
     if uses is None:
         del document["metadata"]["ownerReferences"]
-    else:
-        pod = pod_document({})
-        pod["spec"]["containers"][0]["resources"] = {"claims": [uses]}
-        cluster.pods.stored["uid-train"] = pod
+    user = container_document(resources={"claims": [uses]})
+    cluster.pods.stored["uid-train"] = pod_document({}, user)
 
     verdict = cluster.admission.claim(review_of(document))
 
@@ -610,31 +693,8 @@ def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
         (error,) = errors(verdict)
         assert error.startswith("pod spec.containers[0].resources.claims[0].request: found gpu-")
     else:
-        assert verdict.changed is not None
-        found = verdict.changed["spec"]["devices"]["requests"]
-        assert [each["name"] for each in found] == ["gpu-request", "gpu-request-2"]
-
-
-@pytest.mark.parametrize("named", [{"vram": "much"}, {"vram": 5}, {"tflops": ["x"]}])
-def test_amount_that_no_api_server_sends_is_refused(named: Any) -> None:
-    cluster = Cluster()
-    cluster.classes.listed = [
-        share_class("gpu-quarter", requests={"vram": "1Gi"}, overridable=False)
-    ]
-    document = of_class()
-    document["spec"]["devices"]["requests"][0]["exactly"] |= {
-        "count": "many",
-        "capacity": {"requests": named},
-    }
-
-    assert errors(cluster.admission.claim(review_of(document)))
-
-
-def test_claim_waits_for_classes_that_are_not_known_yet() -> None:
-    cluster = Cluster()
-    cluster.classes.error = RetryableError("not listed yet")
-
-    assert cluster.admission.claim(review_of(of_class())).code == 503
+        names = [each["name"] for each in claimed(verdict)["requests"]]
+        assert names == ["gpu-request", "gpu-request-2"]
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:
@@ -672,16 +732,12 @@ def test_claim_that_cannot_be_filled_is_refused_with_the_reason(
 
 def test_parameters_are_checked_on_create_and_on_change() -> None:
     opaque = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
-    document = template_claim()
-    document["spec"]["devices"]["config"] = [{"opaque": opaque}]
-    admission = Cluster().admission
+    document = template_claim(devices={"config": [{"opaque": opaque}]})
+    check, update = Cluster().admission.parameters, {"operation": "UPDATE"}
 
-    created = admission.parameters(review_of(document))
-    changed = admission.parameters(review_of(document, operation="UPDATE", old=template_claim()))
-    kept = admission.parameters(review_of(document, operation="UPDATE", old=document))
-
-    assert len(created.errors) == len(changed.errors) == 1
-    assert kept == PASSED
+    for review in (review_of(document), review_of(document, old=template_claim(), **update)):
+        assert len(check(review).errors) == 1
+    assert check(review_of(document, old=document, **update)) == PASSED
 
 
 @pytest.mark.parametrize("enforces_hard", [False, True])
@@ -689,12 +745,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     *, enforces_hard: bool
 ) -> None:
     cluster = Cluster(enforces_hard=enforces_hard)
-    parameters = {
-        "apiVersion": "tensor-fusion.ai/v1alpha1",
-        "kind": "GpuShare",
-        "isolation": "hard",
-    }
-    config = [{"opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters}}]
+    config = share_class("hard", isolation="hard")["spec"]["config"]
 
     of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
     of_claim = cluster.admission.parameters(review_of(template_claim(devices={"config": config})))
@@ -702,34 +753,13 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
 
 
-@pytest.mark.parametrize("virtual", [False, True])
-def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> None:
-    slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
-    cluster = Cluster(slices=slices, virtual=virtual)
-    percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
-
-    of_pod = cluster.pod(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
-    of_claim = cluster.claim(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
-
-    assert of_pod.changed is not None
-    annotations = of_pod.changed["metadata"]["annotations"]
-    assert annotations["tensor-fusion.ai/tflops-request"] == "78"
-    assert annotations["tensor-fusion.ai/tflops-limit"] == "156"
-    prefix = "virtual_" if virtual else ""
-    assert requests(of_claim) == {f"{prefix}tflops": "78", f"{prefix}vram": "8Gi"}
-
-
 def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     cluster = Cluster(slices=[slice_of_models(A100)])
-    of_pod = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
-    assert of_pod.changed is not None
+    admitted = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
     cluster.slices.slices = [slice_of_models(A100, T4)]
 
-    again = cluster.admission.pod(review_of(dict(of_pod.changed)))
-    of_claim = cluster.claim_of(of_pod)
-
-    assert again.changed == of_pod.changed
-    assert requests(of_claim) == {"tflops": "78"}
+    assert cluster.admit(changed(admitted)).changed == admitted.changed
+    assert requests(cluster.claim_of(admitted)) == {"tflops": "78"}
     assert cluster.slices.reads == 1
 
 
@@ -741,45 +771,39 @@ BY_CONTAINER = {
 
 
 def pod_of_containers(shares: object, **annotations: str) -> Json:
-    document = pod_document(
-        pod_annotations(dra_enabled="true", container_shares=json.dumps(shares), **annotations)
+    return pod_document(
+        pod_annotations(dra_enabled="true", container_shares=json.dumps(shares), **annotations),
+        *map(container_document, ("app", "log", "other")),
+        initContainers=[container_document("setup")],
     )
-    document["spec"]["containers"] = [{"name": name} for name in ("app", "log", "other")]
-    document["spec"]["initContainers"] = [{"name": "setup"}]
-    return document
 
 
 def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> None:
     cluster = Cluster()
 
-    admitted = cluster.admission.pod(review_of(pod_of_containers(BY_CONTAINER, qos="high")))
+    verdict = cluster.admit(pod_of_containers(BY_CONTAINER, qos="high"))
 
-    assert admitted.changed is not None
-    spec = admitted.changed["spec"]
-    claim = "tensor-fusion-gpu-claim"
-    assert [each["name"] for each in spec["resourceClaims"]] == [claim]
+    admitted, name = changed(verdict), "tensor-fusion-gpu-claim"
+    spec, annotations = admitted["spec"], admitted["metadata"]["annotations"]
+    assert [each["name"] for each in spec["resourceClaims"]] == [name]
     assert [
         each.get("resources", {}).get("claims")
         for each in (*spec["initContainers"], *spec["containers"])
     ] == [
-        [{"name": claim, "request": "app"}],
-        [{"name": claim, "request": "app"}],
-        [{"name": claim, "request": "log"}],
+        [{"name": name, "request": "app"}],
+        [{"name": name, "request": "app"}],
+        [{"name": name, "request": "log"}],
         None,
     ]
-    annotations = admitted.changed["metadata"]["annotations"]
     assert annotations["tensor-fusion.ai/inject-container"] == "setup,app,log"
     assert "tensor-fusion.ai/vram-request" not in annotations
-    assert [text.partition(":")[0] for text in admitted.warnings] == [
-        "tensor-fusion.ai/container-shares"
-    ]
-    again = cluster.admission.pod(review_of(dict(admitted.changed)))
-    assert again.changed == admitted.changed
+    (warning,) = verdict.warnings
+    assert warning.startswith("tensor-fusion.ai/container-shares:")
+    assert cluster.admit(admitted).changed == admitted
 
-    filled = cluster.claim_of(admitted)
+    filled = cluster.claim_of(verdict)
 
-    assert filled.changed is not None
-    devices = filled.changed["spec"]["devices"]
+    devices = claimed(filled)
     assert {
         each["name"]: each["exactly"]["capacity"]["requests"] for each in devices["requests"]
     } == {"app": {"tflops": "100", "vram": "16Gi"}, "log": {"tflops": "5", "vram": "2Gi"}}
@@ -788,17 +812,18 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
     assert config["opaque"]["parameters"]["limits"] == {"vram": "20Gi"}
     assert {
         key: text
-        for key, text in filled.changed["metadata"]["annotations"].items()
+        for key, text in changed(filled)["metadata"]["annotations"].items()
         if key.startswith("tensor-fusion.ai/")
-    } == {"tensor-fusion.ai/qos": "high", "tensor-fusion.ai/tflops-limit": "0"}
+    } == pod_annotations(qos="high", tflops_limit="0")
     for each in devices["requests"]:
         assert "hami-core" in each["exactly"]["selectors"][-1]["cel"]["expression"]
 
 
 def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
     cluster, share = Cluster(), {"vram-request": "2Gi", "gpu-model": "A100,H100"}
-    document = pod_of_containers({"app": share, "log": {**share}}, tflops_request="5")
     made, unique = template_claim(), "tensor-fusion.ai.dra-driver/uuid"
+    other = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    made["spec"]["devices"]["requests"].append(other)
     made["spec"]["devices"] |= {
         "constraints": [
             {"requests": ["gpu-request"], "distinctAttribute": unique},
@@ -806,15 +831,13 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
         ],
         "config": [{"requests": ["gpu-request"], "opaque": {"driver": "a"}}],
     }
-    other = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
-    made["spec"]["devices"]["requests"].append(other)
     cluster.classes.listed = [{"metadata": {"name": "nic"}, "spec": {}}]
-    cluster.pods.stored["uid-train"] = document
+    cluster.pods.stored["uid-train"] = pod_of_containers(
+        {"app": share, "log": {**share}}, tflops_request="5"
+    )
 
-    filled = cluster.admission.claim(review_of(made))
+    devices = claimed(cluster.admission.claim(review_of(made)))
 
-    assert filled.changed is not None
-    devices = filled.changed["spec"]["devices"]
     app, log, nic = devices["requests"]
     assert [len(each["firstAvailable"]) for each in (app, log)] == [2, 2]
     assert "hami-core" not in json.dumps(devices)
@@ -847,6 +870,157 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
 def test_shares_that_no_container_can_have_are_refused(
     shares: object, annotations: dict[str, str], expected: str
 ) -> None:
-    verdict = Cluster().admission.pod(review_of(pod_of_containers(shares, **annotations)))
+    verdict = Cluster().admit(pod_of_containers(shares, **annotations))
 
     assert expected in "; ".join(errors(verdict))
+
+
+def claim(name: str, vram: str = "4Gi", **annotations: str) -> Json:
+    document = template_claim()
+    document["metadata"] |= {
+        "name": name,
+        "uid": f"uid-{name}",
+        "annotations": pod_annotations(**annotations),
+    }
+    document["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"vram": vram}}
+    return document
+
+
+class Namespace:
+    """The namespace team-a with a quota, as the webhook sees it."""
+
+    def __init__(self, *quotas: Json, trusts_clients: bool = False) -> None:
+        self.quotas = ObjectsInMemory(*(quotas or [quota_document(vram="10Gi")]))
+        self.claims, self.pods, self.classes = ClaimsInMemory(), PodsInMemory(), ObjectsInMemory()
+        (owner,) = template_claim()["metadata"]["ownerReferences"]
+        self.pods.stored[owner["uid"]] = {"metadata": {"uid": owner["uid"]}}
+        self.admission = QuotaAdmission(
+            *(self.quotas, self.claims, self.pods, self.classes), trusts_clients=trusts_clients
+        )
+
+    def admit(self, document: Json, **changes: Any) -> Verdict:
+        return self.admission.claim(review_of(document, **changes))
+
+    def refusals(self, document: Json, **changes: Any) -> list[str]:
+        return [str(error) for error in self.admit(document, **changes).errors]
+
+
+def test_claims_that_are_not_stored_yet_count() -> None:
+    namespace = Namespace()
+
+    assert [namespace.refusals(claim(name)) for name in "abc"] == [
+        [],
+        [],
+        [
+            "spec.devices.requests: GPUResourceQuota gpus: requests.vram: found 4Gi, expected at "
+            "most 2Gi: 8Gi of 10Gi are taken by a (4Gi), b (4Gi)"
+        ],
+    ]
+
+
+def test_stored_claim_counts_once() -> None:
+    namespace = Namespace()
+    namespace.admit(claim("a"))
+    namespace.claims.stored = [claim("a")]
+
+    assert not namespace.refusals(claim("b"))
+    assert namespace.refusals(claim("c"))
+
+
+def test_claim_that_will_not_be_stored_does_not_count() -> None:
+    namespace = Namespace(quota_document(vram="4Gi"))
+
+    assert not namespace.admission.claim(replace(review_of(claim("dry-run")), dry_run=True)).errors
+    assert namespace.refusals(claim("refused", "5Gi"))
+    assert not namespace.refusals(claim("b"))
+
+
+def test_every_quota_of_the_namespace_and_none_of_another_one_applies() -> None:
+    foreign = quota_document(vram="0")
+    foreign["metadata"]["namespace"] = "team-b"
+
+    assert not Namespace(quota_document(vram="9Gi"), foreign).refusals(claim("a"))
+    assert Namespace(quota_document(vram="9Gi"), quota_document(workers=0)).refusals(claim("a"))
+
+
+def test_claims_are_read_only_if_a_quota_could_apply() -> None:
+    namespace, other = Namespace(), claim("nic")
+    namespace.claims.error = RetryableError("not to be read")
+    other["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "nic.example.com"
+
+    assert namespace.admit(other) is PASSED
+    assert namespace.admit(claim("a"), operation="DELETE") is PASSED
+    namespace.quotas.error = InputError("no such resource")
+    assert namespace.admit(claim("a")) is PASSED
+
+
+def test_claim_that_is_annotated_later_does_not_count_twice() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    old, new, larger = (claim("a", vram_limit=limit) for limit in ("4Gi", "10Gi", "11Gi"))
+    namespace.admit(old)
+    namespace.claims.stored = [old]
+
+    assert not namespace.refusals(new, operation="UPDATE", old=old)
+    (error,) = namespace.refusals(larger, operation="UPDATE", old=old)
+    assert "limits.vram: found 11Gi, expected at most 10Gi" in error
+
+
+@pytest.mark.parametrize("owners", [[], [{"apiVersion": "v1", "kind": "Pod", "uid": "of no pod"}]])
+def test_review_that_a_stranger_can_post_is_forgotten_and_learns_of_no_claim(
+    owners: list[Json],
+) -> None:
+    namespace, posted = Namespace(), claim("stranger", "10Gi")
+    posted["metadata"]["ownerReferences"] = owners
+
+    assert not namespace.refusals(posted)
+    assert not namespace.refusals(claim("a"))
+    assert namespace.refusals(posted) == [
+        "spec.devices.requests: GPUResourceQuota gpus: requests.vram: found 10Gi, expected at most "
+        "what the namespace's other claims leave"
+    ]
+
+
+def test_all_reviews_are_trusted_of_clients_with_a_certificate() -> None:
+    namespace = Namespace(trusts_clients=True)
+    namespace.pods.stored.clear()
+    namespace.admit(claim("a"))
+
+    (error,) = namespace.refusals(claim("b", "7Gi"))
+    assert error.endswith("4Gi of 10Gi are taken by a (4Gi)")
+
+
+@pytest.mark.parametrize("source", ["quotas", "claims", "pods"])
+def test_claim_waits_for_what_cannot_be_read_at_present(source: str) -> None:
+    namespace = Namespace()
+    getattr(namespace, source).error = RetryableError("no answer")
+
+    assert namespace.admit(claim("a")) == unavailable(RetryableError("no answer"))
+
+
+def quarter_claim(name: str, count: int = 1) -> Json:
+    """A claim of the class `quarter`, as its webhook has filled it."""
+    document = claim(name)
+    document["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "deviceClassName": "quarter",
+        "count": count,
+        "capacity": {"requests": {"tflops": "25"}},
+    }
+    return document
+
+
+def test_claims_of_a_class_count_with_its_amounts_and_limits() -> None:
+    namespace = Namespace(quota_document(tflops="100", limits={"tflops": "120"}))
+    quarter = share_class("quarter", requests={"tflops": "25"}, limits={"tflops": "30"})
+    namespace.classes.listed = [quarter, share_class("broken", requests={"tflops": "none"})]
+
+    (error, other) = namespace.refusals(quarter_claim("five", 5))
+    assert "requests.tflops: found 125, expected at most 100" in error
+    assert "limits.tflops: found 150, expected at most 120" in other
+    assert not any(namespace.refusals(quarter_claim(name)) for name in "abcd")
+    for stored in ([], [quarter_claim(name) for name in "abcd"]):
+        namespace.claims.stored = stored
+        (error, other) = namespace.refusals(quarter_claim("e"))
+        assert "100 of 100 are taken by a (25), b (25), c (25), d (25)" in error
+        assert "120 of 120 are taken by a (30)" in other
+    namespace.classes.listed = []
+    assert namespace.admit(quarter_claim("of a class of somebody else")) is PASSED

@@ -27,7 +27,7 @@ from tests.support.admission import (
     patched,
     review_body,
 )
-from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 
@@ -94,28 +94,46 @@ def test_pod_review_is_answered_with_patch_and_warnings() -> None:
 
     answer = respond("/mutate-pods?timeout=5s", review_body(pod_document(annotations)))
 
-    found = response(answer)
-    warning = "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs"
     assert (answer.status, answer.content_type) == (200, "application/json")
-    assert (found["allowed"], found["patchType"]) == (True, "JSONPatch")
-    assert found["warnings"] == [warning]
+    assert (
+        response(answer).items()
+        >= {
+            "allowed": True,
+            "patchType": "JSONPatch",
+            "warnings": [
+                "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs"
+            ],
+        }.items()
+    )
+
+
+POD, CLAIM = pod_document({}), template_claim()
 
 
 @pytest.mark.parametrize(
-    ("path", "changes", "status"),
+    ("path", "document", "changes", "status"),
     [
-        ("/", {}, 404),
-        ("/mutate-pods/", {}, 404),
-        ("/mutate-pods", {"method": "GET"}, 405),
-        ("/mutate-pods", {"content_type": "text/plain"}, 415),
-        ("/mutate-pods", {"content_type": ""}, 415),
-        ("/mutate-pods", {"content_type": "Application/JSON; charset=utf-8"}, 200),
-        ("/mutate-resourceclaims", {}, 400),
-        ("/validate", {}, 400),
+        ("/", POD, {}, 404),
+        ("/mutate-pods/", POD, {}, 404),
+        ("/mutate-pods", POD, {"method": "GET"}, 405),
+        ("/mutate-pods", POD, {"content_type": "text/plain"}, 415),
+        ("/mutate-pods", POD, {"content_type": ""}, 415),
+        ("/mutate-pods", POD, {"content_type": "Application/JSON; charset=utf-8"}, 200),
+        ("/mutate-resourceclaims", POD, {}, 400),
+        ("/mutate-resourceclaims", {**CLAIM, "apiVersion": "resource.k8s.io/v1beta1"}, {}, 400),
+        ("/validate", POD, {}, 400),
+        ("/validate", CLAIM, {}, 200),
+        ("/validate", {**CLAIM, "kind": "ResourceClaimTemplate"}, {}, 200),
+        ("/validate", {**CLAIM, "kind": "DeviceClass"}, {}, 200),
     ],
 )
-def test_each_path_accepts_only_reviews_of_its_kinds(path: str, changes: Any, status: int) -> None:
-    assert respond(path, review_body(pod_document({})), **changes).status == status
+def test_each_path_accepts_only_reviews_of_its_kinds(
+    path: str, document: Json, changes: Any, status: int
+) -> None:
+    answer = respond(path, review_body(document), **changes)
+
+    assert answer.status == status
+    assert status != 200 or response(answer)["allowed"]
 
 
 @pytest.mark.parametrize(
@@ -140,19 +158,6 @@ def test_every_review_is_reported_with_its_outcome(
         respond("/mutate-pods", review_body(pod), to=reviews(pools=pools, seen=seen))
 
     assert seen == [("Pod", outcome)]
-
-
-@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"])
-def test_parameters_of_every_kind_are_checked(kind: str) -> None:
-    document = {**template_claim(), "kind": kind}
-
-    assert response(respond("/validate", review_body(document)))["allowed"] is True
-
-
-def test_version_of_another_shape_is_rejected() -> None:
-    document = {**template_claim(), "apiVersion": "resource.k8s.io/v1beta1"}
-
-    assert respond("/mutate-resourceclaims", review_body(document)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -195,27 +200,28 @@ PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate", 
 
 def rich_pod() -> Json:
     annotations = dict.fromkeys(pod_admission.KNOWN_ANNOTATIONS, "1") | {
-        names.ANNOTATION_QOS: "high"
+        names.ANNOTATION_QOS: "high",
+        names.ANNOTATION_DRA_ENABLED: "true",
+        names.ANNOTATION_ISOLATION: "soft",
+        names.ANNOTATION_DEDICATED_GPU: "false",
+        names.ANNOTATION_INJECT_CONTAINER: "main",
+        names.ANNOTATION_CEL_EXPRESSION: 'device.attributes["model"] == "A100"',
     }
-    annotations |= {names.ANNOTATION_DRA_ENABLED: "true", names.ANNOTATION_ISOLATION: "soft"}
-    annotations |= {names.ANNOTATION_DEDICATED_GPU: "false"}
-    annotations |= {names.ANNOTATION_INJECT_CONTAINER: "main"}
-    annotations |= {names.ANNOTATION_CEL_EXPRESSION: 'device.attributes["model"] == "A100"'}
-    full = {
-        "name": "main",
-        "image": "i",
-        "env": [{"name": "A", "value": "b"}],
-        "resources": {"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "nic"}]},
-        "securityContext": {"privileged": True},
-    }
+    full = container_document(
+        env=[{"name": "A", "value": "b"}],
+        resources={"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "nic"}]},
+        securityContext={"privileged": True},
+    )
     return pod_document(annotations, full, initContainers=[full], resourceClaims=[{"name": "nic"}])
 
 
 def rich_claim() -> Json:
-    opaque = {"driver": names.DRIVER, "parameters": {"kind": "GpuShare", "limits": {"vram": "1"}}}
+    parameters = {"kind": "GpuShare", "limits": {"vram": "1"}}
     document = template_claim()
-    document["spec"]["devices"]["config"] = [{"opaque": opaque}]
-    document["spec"]["devices"]["constraints"] = [{"distinctAttribute": "a/b", "requests": []}]
+    document["spec"]["devices"] |= {
+        "config": [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}],
+        "constraints": [{"distinctAttribute": "a/b", "requests": []}],
+    }
     return document
 
 
@@ -233,9 +239,9 @@ def test_any_review_is_answered_with_its_uid(path: str, document: Json) -> None:
 
     assert answer.status in {200, 400}
     if answer.status == 200:
-        response = json.loads(answer.body)["response"]
-        assert response["uid"] == document["request"]["uid"]
-        assert response["allowed"] is not ("status" in response)
+        found = response(answer)
+        assert found["uid"] == document["request"]["uid"]
+        assert found["allowed"] is not ("status" in found)
 
 
 @given(ANNOTATIONS)
@@ -244,11 +250,11 @@ def test_any_annotations_are_refused_or_admitted_idempotently(
 ) -> None:
     document = pod_document({**annotations, names.ANNOTATION_DRA_ENABLED: "true"})
 
-    first = json.loads(respond("/mutate-pods", review_body(document)).body)["response"]
+    first = response(respond("/mutate-pods", review_body(document)))
 
     if first["allowed"]:
         admitted = patched(document, json.loads(base64.b64decode(first["patch"])))
-        again = json.loads(respond("/mutate-pods", review_body(admitted)).body)["response"]
+        again = response(respond("/mutate-pods", review_body(admitted)))
         assert again["allowed"] is True
         assert "patch" not in again
     else:

@@ -1,17 +1,22 @@
-"""The server for reviews bounds everything that a client controls, and goes on for all others."""
+"""The server for reviews bounds what a client controls, and goes on for others; its certificate."""
 
 import contextlib
 import gc
 import selectors
 import socket
 import ssl
+import subprocess
 from asyncio import sslproto
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
-from threading import Event, Thread
+from pathlib import Path
+from threading import Event
 
 import pytest
+import trustme
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.runtime.http_server import Request, Response
@@ -23,7 +28,14 @@ from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 HALF = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
 LARGE = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 600000\r\n\r\n"
+REVIEW, LARGE_REVIEW = HALF + b"x" * 9, LARGE + b"x" * 600_000
 REFUSED = b"GET /refused HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A certificate and its key for each test."""
+    return Files(tmp_path)
 
 
 def echo(request: Request) -> Response:
@@ -33,12 +45,36 @@ def echo(request: Request) -> Response:
     )
 
 
-def test_several_requests_share_one_connection(files: Files) -> None:
+class HeldEcho:
+    """Answers as `echo` does; the first answer waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.received, self.go_on = Event(), Event()
+        self.paths: list[str] = []
+
+    def __call__(self, request: Request) -> Response:
+        self.paths.append(request.path)
+        if len(self.paths) == 1:
+            self.received.set()
+            self.go_on.wait(PATIENCE_SECONDS)
+        return echo(request)
+
+    def wait(self) -> None:
+        """Wait until the first request has arrived."""
+        assert self.received.wait(PATIENCE_SECONDS)
+
+
+def test_several_requests_share_one_connection_which_delays_no_answer(files: Files) -> None:
     with (
         serving(echo, files) as server,
         closing(connection(server.port, files.trusting())) as client,
     ):
         answers = [posted(client, f"/{n}?timeout=5s", b"x" * n) for n in range(3)]
+        (accepted,) = server.connections
+        own = accepted.tcp.get_extra_info("socket")
+
+        # No answer waits for the acknowledgement of its beginning.
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     assert answers == [(200, f"POST /{n} timeout=5s {'x' * n}".encode()) for n in range(3)]
 
@@ -76,10 +112,15 @@ def raw(server: ReviewServer, files: Files, text: bytes) -> bytes:
         return answer
 
 
-def status_of(server: ReviewServer, files: Files, body: bytes = b"x") -> int:
+def status_of(server: ReviewServer, files: Files, body: bytes = b"x", path: str = "/") -> int:
     """Return the status of a review by a new client."""
     with closing(connection(server.port, files.trusting())) as client:
-        return posted(client, "/", body)[0]
+        return posted(client, path, body)[0]
+
+
+def held(server: ReviewServer, size: int) -> int:
+    """Return the number of bodies and answers of this size that the server holds."""
+    return [*server.held.values()].count(size)
 
 
 @pytest.mark.parametrize(
@@ -127,34 +168,16 @@ def test_body_of_the_maximum_size_is_accepted(files: Files) -> None:
 
 
 def test_large_reviews_wait_for_each_other_but_small_ones_do_not(files: Files) -> None:
-    received, go_on = Event(), Event()
+    respond, large = HeldEcho(), b"x" * 2**20
+    with serving(respond, files) as server, ThreadPoolExecutor(2) as threads:
+        threads.submit(status_of, server, files, large, "/first")
+        respond.wait()
+        threads.submit(status_of, server, files, large, "/second")
+        assert eventually(lambda: held(server, len(large)) == 2)
+        status_of(server, files, path="/small")
+        respond.go_on.set()
 
-    def respond(request: Request) -> Response:
-        if request.path == "/first":
-            received.set()
-            go_on.wait(PATIENCE_SECONDS)
-        return Response(body=request.path.encode())
-
-    large = b"x" * 2**20
-    order: list[bytes] = []
-
-    def send(path: str, text: bytes) -> None:
-        with closing(connection(server.port, files.trusting())) as client:
-            order.append(posted(client, path, text)[1])
-
-    with serving(respond, files) as server:
-        first = Thread(target=send, args=("/first", large))
-        first.start()
-        received.wait(PATIENCE_SECONDS)
-        second = Thread(target=send, args=("/second", large))
-        second.start()
-        send("/small", b"x")
-        go_on.set()
-        first.join()
-        second.join()
-
-    assert order[0] == b"/small"
-    assert sorted(order) == [b"/first", b"/second", b"/small"]
+    assert respond.paths == ["/first", "/small", "/second"]
 
 
 def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None:
@@ -167,17 +190,13 @@ def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None
         serving(respond, files) as server,
         closing(connection(server.port, files.trusting())) as client,
     ):
-        odd, usual = posted(client, "/odd", b""), posted(client, "/usual", b"")
-
-    assert odd == (500, b"KeyError, see the log\n")
-    assert usual[0] == 200
+        assert posted(client, "/odd", b"") == (500, b"KeyError, see the log\n")
+        assert posted(client, "/usual", b"")[0] == 200
 
 
 def test_client_that_sends_nothing_is_cut(files: Files) -> None:
-    bounds = Bounds(handshake_seconds=0.1)
-
     with (
-        serving(echo, files, bounds) as server,
+        serving(echo, files, Bounds(handshake_seconds=0.1)) as server,
         socket.create_connection((HOST, server.port), 5) as silent,
     ):
         assert silent.recv(1) == b""
@@ -201,19 +220,18 @@ def test_client_that_drips_a_body_is_cut(files: Files) -> None:
 
 
 def test_client_that_does_not_read_its_answer_is_cut(files: Files) -> None:
-    answer = b"x" * 2**24
+    answer, read = Response(body=b"x" * 2**24), 0
     with (
-        serving(lambda _: Response(body=answer), files, Bounds(request_seconds=0.5)) as server,
+        serving(lambda _: answer, files, Bounds(request_seconds=0.5)) as server,
         secured(server, files) as slow,
     ):
-        slow.sendall(HALF + b"x" * 9)
+        slow.sendall(REVIEW)
         assert eventually(lambda: not server.connections)
-        read = 0
         with contextlib.suppress(OSError):
             while part := slow.recv(2**20):
                 read += len(part)
 
-    assert read < len(answer)
+    assert read < 2**24
 
 
 def test_idle_client_is_cut(files: Files) -> None:
@@ -224,19 +242,14 @@ def test_idle_client_is_cut(files: Files) -> None:
 
 
 def test_longest_idle_connection_is_cut_if_there_are_too_many(files: Files) -> None:
-    with serving(echo, files, Bounds(connections=3)) as server:
-        clients = [connection(server.port, files.trusting()) for _ in range(4)]
-        statuses = [posted(client, "/", b"")[0] for client in clients]
-        first = clients[0].sock
-        assert first is not None
-        ended = first.recv(1)
-        again = posted(clients[1], "/", b"")[0]
-        for client in clients:
-            client.close()
+    with serving(echo, files, Bounds(connections=3)) as server, ExitStack() as opened:
+        made = [connection(server.port, files.trusting()) for _ in range(4)]
+        first, second, *_ = [opened.enter_context(closing(client)) for client in made]
+        assert [posted(client, "/", b"")[0] for client in made] == [200] * 4
 
-    assert statuses == [200] * 4
-    assert ended == b""
-    assert again == 200
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            posted(first, "/", b"")
+        assert posted(second, "/", b"")[0] == 200
 
 
 @pytest.mark.parametrize("sent", [None, b"", HALF], ids=["no handshake", "no request", "half"])
@@ -246,18 +259,17 @@ def test_connections_without_a_request_make_room_for_others(
     with (
         serving(echo, files, Bounds(connections=4)) as server,
         closing(connection(server.port, files.trusting())) as kept,
-        closing(connection(server.port, files.trusting())) as new,
         ExitStack() as opened,
     ):
-        statuses = [posted(kept, "/", b"")[0]]
+        assert posted(kept, "/", b"")[0] == 200
         for _ in range(12):
-            silent = opened.enter_context(socket.create_connection((HOST, server.port)))
-            if sent is not None:
-                silent = files.trusting().wrap_socket(silent, server_hostname=HOST)
-                opened.enter_context(silent).sendall(sent)
-        statuses += [posted(client, "/", b"")[0] for client in (new, kept)]
+            if sent is None:
+                opened.enter_context(socket.create_connection((HOST, server.port)))
+            else:
+                opened.enter_context(secured(server, files)).sendall(sent)
 
-    assert statuses == [200] * 3
+        assert status_of(server, files) == 200
+        assert posted(kept, "/", b"")[0] == 200
 
 
 def test_many_clients_can_connect_at_once(files: Files) -> None:
@@ -275,49 +287,31 @@ def test_many_clients_can_connect_at_once(files: Files) -> None:
         assert len(pending.select(timeout=0)) == 300
 
 
-def test_request_in_flight_at_the_stop_is_answered(
-    files: Files,
-) -> None:
-    received, go_on = Event(), Event()
-    answers = []
+def test_request_in_flight_at_the_stop_is_answered(files: Files) -> None:
+    respond = HeldEcho()
+    with serving(respond, files) as server, ThreadPoolExecutor(2) as threads:
+        status = threads.submit(status_of, server, files)
+        respond.wait()
+        threads.submit(server.stop, grace_seconds=FOREVER)
+        assert server.is_leaving.wait(PATIENCE_SECONDS)
+        respond.go_on.set()
 
-    def respond(_: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return Response(body=b"late")
-
-    with (
-        serving(respond, files) as server,
-        closing(connection(server.port, files.trusting())) as client,
-    ):
-        sending = Thread(target=lambda: answers.append(posted(client, "/", b"")))
-        sending.start()
-        received.wait(PATIENCE_SECONDS)
-        stopping = Thread(target=server.stop, kwargs={"grace_seconds": FOREVER})
-        stopping.start()
-        server.is_leaving.wait(PATIENCE_SECONDS)
-        go_on.set()
-        sending.join()
-        stopping.join()
-
-    assert answers == [(200, b"late")]
+        assert status.result() == 200
 
 
 def test_leaving_server_closes_connections_but_still_accepts_requests(files: Files) -> None:
     with (
         serving(echo, files) as server,
         closing(connection(server.port, files.trusting())) as client,
-        closing(connection(server.port, files.trusting())) as later,
     ):
         assert posted(client, "/", b"")[0] == 200
         server.is_leaving.set()
         client.request("POST", "/", b"")
         answer = client.getresponse()
         answer.read()
-        status, _ = posted(later, "/", b"")
 
-    assert answer.getheader("Connection") == "close"
-    assert status == 200
+        assert answer.getheader("Connection") == "close"
+        assert status_of(server, files) == 200
 
 
 def test_stop_ends_used_and_unused_idle_connections_at_once(files: Files) -> None:
@@ -365,23 +359,16 @@ def test_bodies_that_do_not_arrive_take_no_worker(files: Files, sent: bytes) -> 
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
 
-def unread(server: ReviewServer) -> int:
-    """Return the number of answers that are held for their clients."""
-    return sum(size == 210_000 for size in [*server.held.values()])
-
-
 def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
-    bounds = Bounds(large_workers=1, small_workers=1)
-    answer = b"x" * 210_000
+    answer = Response(body=b"x" * 210_000)
     with (
-        serving(lambda _: Response(body=answer), files, bounds) as server,
+        serving(lambda _: answer, files, Bounds(large_workers=1, small_workers=1)) as server,
         ExitStack() as opened,
     ):
-        for number in range(30):
-            client = opened.enter_context(secured(server, files))
-            client.sendall((LARGE + b"x" * 600_000) if number % 2 else (HALF + b"x" * 9))
+        for text in [REVIEW, LARGE_REVIEW] * 15:
+            opened.enter_context(secured(server, files)).sendall(text)
 
-        assert eventually(lambda: unread(server) == 30)
+        assert eventually(lambda: held(server, 210_000) == 30)
         assert status_of(server, files, b"x" * 600_000) == 200
         assert [status_of(server, files) for _ in range(8)] == [200] * 8
 
@@ -402,91 +389,62 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
 
 
 def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(request: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(held_bytes=2**20)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(LARGE + b"x" * 600_000)
-        received.wait(PATIENCE_SECONDS)
-        second = status_of(server, files, b"x" * 600_000)
-        go_on.set()
+        first.sendall(LARGE_REVIEW)
+        respond.wait()
+        assert status_of(server, files, b"x" * 600_000) == 503
+        respond.go_on.set()
         assert first.recv(15) == b"HTTP/1.1 200 OK"
-
-    assert second == 503
 
 
 def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(_: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return Response(body=b"")
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(held_bytes=2 * 2**20)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(LARGE + b"x" * 600_000)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(LARGE_REVIEW)
+        respond.wait()
         for number in (2, 3):
             with secured(server, files) as gone:
-                gone.sendall(LARGE + b"x" * 600_000)
-                assert eventually(lambda: [*server.held.values()].count(600_000) == number)  # noqa: B023
+                gone.sendall(LARGE_REVIEW)
+                assert eventually(lambda: held(server, 600_000) == number)  # noqa: B023
         assert eventually(lambda: len(server.connections) == 1)
-        refused = status_of(server, files, b"x" * 600_000)
-        go_on.set()
+        assert status_of(server, files, b"x" * 600_000) == 503
+        respond.go_on.set()
 
         assert eventually(lambda: not server.held)
         assert status_of(server, files, b"x" * 600_000) == 200
 
-    assert refused == 503
-
-
-def test_no_answer_waits_for_the_acknowledgement_of_its_beginning(files: Files) -> None:
-    with (
-        serving(echo, files) as server,
-        closing(connection(server.port, files.trusting())) as client,
-    ):
-        posted(client, "/", b"x")
-        (accepted,) = server.connections
-        own = accepted.tcp.get_extra_info("socket")
-
-        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
 
 def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
-    received, go_on = Event(), Event()
-    paths = []
-
-    def respond(request: Request) -> Response:
-        paths.append(request.path)
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(small_workers=1)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(HALF + b"x" * 9)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(REVIEW)
+        respond.wait()
         with secured(server, files) as gone:
-            gone.sendall(HALF.replace(b"/", b"/gone", 1) + b"x" * 9)
-            assert eventually(lambda: [*server.held.values()].count(10) == 2)
+            gone.sendall(REVIEW.replace(b"/", b"/gone", 1))
+            assert eventually(lambda: held(server, 10) == 2)
         assert eventually(lambda: len(server.connections) == 1)
-        go_on.set()
+        respond.go_on.set()
 
         assert status_of(server, files) == 200
 
-    assert paths == ["/", "/"]
+    assert respond.paths == ["/", "/"]
+
+
+def assert_answered(plain: socket.socket, files: Files) -> None:
+    """Check that a connection whose handshake is still to come is answered."""
+    with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
+        honest.sendall(REVIEW)
+        assert honest.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: Files) -> None:
@@ -496,7 +454,7 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
         ExitStack() as opened,
         closing(connection(server.port, files.trusting())) as kept,
     ):
-        statuses = [posted(kept, "/", b"")[0]]
+        assert posted(kept, "/", b"")[0] == 200
         refused = [opened.enter_context(secured(server, files)) for _ in range(15)]
         for client in refused:
             client.sendall(REFUSED)
@@ -506,12 +464,9 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
             opened.enter_context(socket.create_connection((HOST, server.port)))
             for client in refused[13:]:
                 client.sendall(REFUSED)
-        with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
-            honest.sendall(HALF + b"x" * 9)
-            assert honest.recv(15) == b"HTTP/1.1 200 OK"
-        statuses += [posted(kept, "/", b"")[0]]
 
-    assert statuses == [200, 200]
+        assert_answered(plain, files)
+        assert posted(kept, "/", b"")[0] == 200
 
 
 def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answered(
@@ -520,36 +475,27 @@ def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answer
     with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
         for _ in range(16):
             client = opened.enter_context(secured(server, files))
-            client.sendall(HALF + b"x" * 9)
+            client.sendall(REVIEW)
             assert client.recv(12) == b"HTTP/1.1 200"
         plain = opened.enter_context(socket.create_connection((HOST, server.port)))
         for _ in range(6):
             opened.enter_context(socket.create_connection((HOST, server.port)))
-        with files.trusting().wrap_socket(plain, server_hostname=HOST) as honest:
-            honest.sendall(HALF + b"x" * 9)
-            assert honest.recv(15) == b"HTTP/1.1 200 OK"
+
+        assert_answered(plain, files)
 
 
 def test_connection_whose_review_is_worked_on_is_not_cut(files: Files) -> None:
-    received, go_on = Event(), Event()
-
-    def respond(request: Request) -> Response:
-        received.set()
-        go_on.wait(PATIENCE_SECONDS)
-        return echo(request)
-
+    respond = HeldEcho()
     with (
         serving(respond, files, Bounds(connections=1)) as server,
         secured(server, files) as first,
     ):
-        first.sendall(HALF + b"x" * 9)
-        received.wait(PATIENCE_SECONDS)
+        first.sendall(REVIEW)
+        respond.wait()
         with socket.create_connection((HOST, server.port), timeout=PATIENCE_SECONDS) as plain:
-            go_on.set()
+            respond.go_on.set()
             assert first.recv(15) == b"HTTP/1.1 200 OK"
-            with files.trusting().wrap_socket(plain, server_hostname=HOST) as second:
-                second.sendall(HALF + b"x" * 9)
-                assert second.recv(15) == b"HTTP/1.1 200 OK"
+            assert_answered(plain, files)
 
 
 def test_connections_that_have_ended_are_collected_before_there_are_many(files: Files) -> None:
@@ -565,3 +511,183 @@ def test_connections_that_have_ended_are_collected_before_there_are_many(files: 
         gc.enable()
 
     assert kept <= 150
+
+
+def ok(_: Request) -> Response:
+    return Response(status=HTTPStatus.OK, body=b"ok")
+
+
+def presented(port: int, files: Files) -> bytes:
+    """Return the certificate that a new connection receives."""
+    with (
+        socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
+        files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
+    ):
+        found = secured.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def leaf(file: Path) -> bytes:
+    """Return the first certificate of a PEM file, in DER."""
+    text = file.read_text()
+    end = "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(text[: text.index(end) + len(end)])
+
+
+def test_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: Files) -> None:
+    with serving(ok, files) as server, closing(connection(server.port, files.trusting())) as old:
+        before = presented(server.port, files)
+        posted(old, "/", b"")
+
+        files.renew()
+
+        assert presented(server.port, files) == leaf(files.certificate) != before
+        assert posted(old, "/", b"") == (200, b"ok")
+
+
+def test_certificate_without_its_new_key_is_not_used_yet(files: Files) -> None:
+    issued = files.authority.issue_cert(HOST)
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+
+        files.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+        assert presented(server.port, files) == before
+
+        files.key.write_bytes(issued.private_key_pem.bytes())
+        assert presented(server.port, files) == leaf(files.certificate) != before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("no PEM")])
+def test_unreadable_files_keep_the_previous_certificate(
+    files: Files, damage: Callable[[Path], object]
+) -> None:
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+
+        damage(files.certificate)
+
+        assert presented(server.port, files) == before
+
+
+def test_symlink_switch_of_a_secret_is_detected(files: Files, tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        (folder := tmp_path / f"..version_{version}").mkdir()
+        files.renew()
+        files.certificate.rename(folder / "tls.crt")
+        files.key.rename(folder / "tls.key")
+    (tmp_path / "..data").symlink_to("..version_1")
+    for path in (files.certificate, files.key):
+        path.symlink_to(f"..data/{path.name}")
+
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+        (tmp_path / "..data_tmp").symlink_to("..version_2")
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+
+        assert presented(server.port, files) == leaf(files.certificate) != before
+
+
+ENCRYPTED = (
+    "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+    "MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBBkAAAAAAAAAAAAAAAA\n"
+    "-----END ENCRYPTED PRIVATE KEY-----\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error"),
+    [
+        ("certificate", None, r"tls\.crt: No such file or directory"),
+        ("key", None, r"tls\.key: No such file or directory"),
+        ("key", trustme.CA().issue_cert(HOST).private_key_pem.bytes(), "KEY_VALUES_MISMATCH"),
+        ("key", ENCRYPTED.encode(), r"tls\.key: "),  # without a prompt for its password
+        ("client_ca", None, r"clients\.crt: "),
+        ("client_ca", b"", r"clients\.crt: "),
+        ("client_ca", b"no certificate", r"clients\.crt: "),
+    ],
+)
+def test_file_that_cannot_be_used_is_an_input_error(
+    files: Files, tmp_path: Path, file: str, text: bytes | None, error: str
+) -> None:
+    files.client_ca = tmp_path / "clients.crt"
+    files.authority.cert_pem.write_to_path(str(files.client_ca))
+    path: Path = getattr(files, file)
+    path.unlink()
+    if text is not None:
+        path.write_bytes(text)
+
+    with pytest.raises(InputError, match=error):
+        Certificates(files.certificate, files.key, files.client_ca)
+
+
+def status(server: ReviewServer, files: Files, authority: trustme.CA | None) -> int:
+    """Return the status for a client with a certificate of this authority; 0 if it is cut off."""
+    context = files.trusting()
+    if authority is not None:
+        authority.issue_cert("api-server").configure_cert(context)
+    with closing(connection(server.port, context)) as client:
+        try:
+            return posted(client, "/", b"")[0]
+        except OSError:
+            return 0
+
+
+def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
+    files: Files, tmp_path: Path
+) -> None:
+    first, second = trustme.CA(), trustme.CA()
+    files.client_ca = tmp_path / "clients.crt"
+    first.cert_pem.write_to_path(str(files.client_ca))
+
+    with serving(ok, files) as server:
+        every = (first, second, files.authority, None)
+        assert [status(server, files, each) for each in every] == [200, 0, 0, 0]
+        second.cert_pem.write_to_path(str(files.client_ca))
+        assert [status(server, files, each) for each in (first, second)] == [0, 200]
+
+
+def renew(files: Files, not_after: datetime) -> None:
+    """Replace certificate and key by new ones with this end."""
+    issued = files.authority.issue_cert(
+        "localhost", not_before=datetime(2000, 1, 1, tzinfo=UTC), not_after=not_after
+    )
+    issued.private_key_pem.write_to_path(str(files.key))
+    files.certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+
+
+@pytest.mark.parametrize(
+    "not_after",
+    [
+        datetime(2001, 2, 28, 23, 59, 58, tzinfo=UTC),  # long ago
+        datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC),  # the last UTCTime
+        datetime(2050, 1, 1, tzinfo=UTC),  # the first GeneralizedTime
+        datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),  # no end (RFC 5280, 4.1.2.5)
+    ],
+)
+@pytest.mark.parametrize("needs_client_certificate", [False, True])
+def test_end_of_the_certificate_in_use_follows_the_files(
+    files: Files, tmp_path: Path, not_after: datetime, needs_client_certificate: bool
+) -> None:
+    client_ca = tmp_path / "ca.crt"
+    files.authority.cert_pem.write_to_path(str(client_ca))
+    used = client_ca if needs_client_certificate else None
+    certificates = Certificates(files.certificate, files.key, used)
+    assert certificates.expires_at() not in (None, not_after)
+
+    renew(files, not_after)
+
+    assert certificates.expires_at() == not_after
+
+
+@pytest.mark.process
+def test_end_of_a_certificate_that_signed_itself(tmp_path: Path) -> None:
+    files = [tmp_path / "tls.crt", tmp_path / "tls.key"]
+    names = ("-subj", "/CN=webhook", "-days", "30", "-out", str(files[0]), "-keyout", str(files[1]))
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+    subprocess.run(["openssl", "req", "-x509", *key, *names], check=True, capture_output=True)
+
+    shown = subprocess.check_output(["openssl", "x509", "-noout", "-enddate", "-in", files[0]])
+    seconds = ssl.cert_time_to_seconds(shown.decode().strip().removeprefix("notAfter="))
+
+    assert Certificates(*files).expires_at() == datetime.fromtimestamp(seconds, UTC)

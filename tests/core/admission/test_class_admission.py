@@ -1,6 +1,7 @@
 """Amounts of a DeviceClass, in the claims that name none."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,9 +20,13 @@ UNIQUE = f"{names.DRIVER}/uuid"
 
 
 def classes(requests: Mapping[str, str] = QUARTER, **fields: Any) -> dict[str, ShareParameters]:
-    found = class_admission.of_class(share_class("quarter", requests=requests, **fields))
-    assert found is not None
-    return {"quarter": found}
+    """Return the parameters of the class `quarter`, and of `half`, which is for 40Gi."""
+    made = {
+        "quarter": share_class("quarter", requests=requests, **fields),
+        "half": share_class("half", requests={"vram": "40Gi"}),
+    }
+    found = {name: class_admission.of_class(document) for name, document in made.items()}
+    return {name: parameters for name, parameters in found.items() if parameters}
 
 
 def exactly(**fields: Any) -> Json:
@@ -39,8 +44,7 @@ def one(**fields: Any) -> Json:
 def filled(document: Json, found: dict[str, ShareParameters], *, splits: bool = False) -> Json:
     """Return the devices of the filled claim."""
     apart = class_admission.several(document, found)
-    result = class_admission.filled(document, found, apart, splits=splits)
-    devices: Json = result["spec"]["devices"]
+    devices: Json = class_admission.filled(document, found, apart, splits=splits)["spec"]["devices"]
     return devices
 
 
@@ -65,16 +69,11 @@ def test_request_gets_the_amounts_that_it_does_not_name(
 
 
 def test_alternatives_get_the_amounts_of_their_own_class_and_others_none() -> None:
-    found = classes()
-    found["half"] = ShareParameters(requests=classes({"vram": "40Gi"})["quarter"].requests)
-    choices = [
-        {"name": name, "deviceClassName": name, "count": 1} for name in ("half", "quarter", "nic")
-    ]
+    of_classes = [{"name": n, "deviceClassName": n, "count": 1} for n in ("half", "quarter", "nic")]
     admin = {"name": "admin", "exactly": exactly(adminAccess=True)}
+    asked = claim({"name": "gpu", "firstAvailable": of_classes}, admin)
 
-    first, second = filled(claim({"name": "gpu", "firstAvailable": choices}, admin), found)[
-        "requests"
-    ]
+    first, second = filled(asked, classes())["requests"]
 
     amounts = [each.get("capacity") for each in first["firstAvailable"]]
     assert amounts == [{"requests": {"vram": "40Gi"}}, {"requests": QUARTER}, None]
@@ -95,35 +94,29 @@ def test_amounts_of_its_own_are_refused_where_the_class_forbids_them(
 ) -> None:
     asked = claim(one(capacity={"requests": named}))
 
-    if not error:
-        filled(asked, classes(overridable=False))
-        return
-    with pytest.raises(InputError, match=f"request gpu: found {error}: DeviceClass quarter"):
+    refused = pytest.raises(InputError, match=f"request gpu: found {error}: DeviceClass quarter")
+    with refused if error else nullcontext():
         filled(asked, classes(overridable=False))
 
 
 def test_several_cards_of_a_request_are_kept_apart_by_one_constraint() -> None:
-    asked = claim(one(count=4), {"name": "one", "exactly": exactly()})
-
-    devices = filled(asked, classes())
+    devices = filled(claim(one(count=4), {"name": "one", "exactly": exactly()}), classes())
 
     assert [each["exactly"]["count"] for each in devices["requests"]] == [4, 1]
     assert devices["constraints"] == [{"requests": ["gpu"], "distinctAttribute": UNIQUE}]
-    assert filled({**asked, "spec": {"devices": devices}}, classes()) == devices
+    assert filled({"spec": {"devices": devices}}, classes()) == devices
 
 
 def test_several_cards_become_a_request_each_where_a_request_may_get_one_twice() -> None:
-    devices = filled(
-        claim(one(count=3), config=[{"requests": ["gpu"], "opaque": {}}]), classes(), splits=True
-    )
+    asked = claim(one(count=3), config=[{"requests": ["gpu"], "opaque": {}}])
 
     every = ["gpu", "gpu-2", "gpu-3"]
-    assert [each["name"] for each in devices["requests"]] == every
-    assert [each["exactly"] for each in devices["requests"]] == [
-        exactly(capacity={"requests": QUARTER})
-    ] * 3
-    assert devices["constraints"] == [{"requests": every, "distinctAttribute": UNIQUE}]
-    assert devices["config"] == [{"requests": every, "opaque": {}}]
+    amounts = exactly(capacity={"requests": QUARTER})
+    assert filled(asked, classes(), splits=True) == {
+        "requests": [{"name": name, "exactly": amounts} for name in every],
+        "constraints": [{"requests": every, "distinctAttribute": UNIQUE}],
+        "config": [{"requests": every, "opaque": {}}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -147,17 +140,16 @@ def test_containers_that_name_a_request_for_several_cards_are_found() -> None:
     uses = [{"name": "other", "request": "gpu"}, {"name": "share", "request": "gpu"}]
     pod = {"spec": {"containers": [{"name": "app", "resources": {"claims": uses}}]}}
 
-    (error,) = class_admission.named_by_containers(pod, asked, ["gpu"])
+    found = [*class_admission.named_by_containers(pod, asked, ["gpu", "gpu-2"])]
 
-    assert error.path == "pod spec.containers[0].resources.claims[1].request"
-    assert not [*class_admission.named_by_containers(pod, asked, ["gpu-2"])]
+    assert [error.path for error in found] == ["pod spec.containers[0].resources.claims[1].request"]
 
 
-def test_class_without_parameters_of_this_driver_is_none_of_its_classes() -> None:
-    foreign = share_class("a", requests={"x": "1"}, driver="gpu.nvidia.com")
-
-    assert class_admission.of_class(foreign) is None
-    assert class_admission.of_class({"spec": {}}) is None
+@pytest.mark.parametrize(
+    "found", [share_class("a", requests={"x": "1"}, driver="gpu.nvidia.com"), {"spec": {}}]
+)
+def test_class_without_parameters_of_this_driver_is_none_of_its_classes(found: Json) -> None:
+    assert class_admission.of_class(found) is None
 
 
 @pytest.mark.parametrize(
@@ -183,28 +175,21 @@ def test_amounts_that_no_claim_could_have_are_errors_of_the_class(fields: Any, e
 
 @pytest.mark.parametrize(
     ("overridable", "own", "expected"),
-    [(True, "50", "50"), (False, "50", "40"), (True, "", "40")],
+    [(True, {"tflops": "50"}, "100"), (False, {"tflops": "50"}, "80"), (True, {}, "80")],
 )
 def test_quotas_count_the_limits_of_the_class_or_of_the_claim(
-    own: str, expected: str, *, overridable: bool
+    own: Json, expected: str, *, overridable: bool
 ) -> None:
-    parameters = {
-        "apiVersion": "tensor-fusion.ai/v1alpha1",
-        "kind": "GpuShare",
-        "limits": {"tflops": own} if own else {},
-    }
-    config = [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}]
+    config = share_class("a", limits=own)["spec"]["config"]
     asked = claim(one(count=2, capacity={"requests": QUARTER}), config=config)
+    found = classes(limits={"tflops": "40"}, overridable=overridable)
 
-    found = class_admission.spelled_out(
-        asked, classes(limits={"tflops": "40"}, overridable=overridable)
-    )
+    counted = quota.counted(class_admission.spelled_out(asked, found))
 
-    counted = {name: str(amount) for name, amount in quota.counted(found).items()}
-    assert counted == {
+    assert {name: str(amount) for name, amount in counted.items()} == {
         "requests.tflops": "50",
         "requests.vram": "40Gi",
-        "limits.tflops": str(int(expected) * 2),
+        "limits.tflops": expected,
         "limits.vram": "40Gi",
         "workers": "1",
     }

@@ -21,8 +21,8 @@ def parsed_request(**annotations: str) -> PodRequest:
     return found
 
 
-def errors_of(**annotations: str) -> list[str]:
-    return [str(error) for error in pod_request.parse(pod_annotations(**annotations)).errors]
+def test_blank_expression_is_unset() -> None:
+    assert parsed_request(**AMOUNTS, dra_cel_expression=" \n").expression == ""
 
 
 def test_every_annotation_is_read() -> None:
@@ -81,22 +81,19 @@ def test_amounts_of_a_request(annotations: dict[str, str], amounts: dict[str, st
     assert {name: str(amount) for name, amount in found.items()} == amounts
 
 
-def test_shared_isolation_has_neither_amounts_nor_limits() -> None:
-    for more in ({}, AMOUNTS, LIMITS):
-        found = parsed_request(**more, isolation="shared", gpu_count="2")
+@pytest.mark.parametrize("more", [{}, AMOUNTS, LIMITS])
+def test_shared_isolation_has_neither_amounts_nor_limits(more: dict[str, str]) -> None:
+    found = parsed_request(**more, isolation="shared", gpu_count="2")
 
-        assert (found.whole, found.amounts(), found.count) == (True, {}, 2)
-        assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
-
-
-def test_blank_expression_is_unset() -> None:
-    assert parsed_request(**AMOUNTS, dra_cel_expression=" \n").expression == ""
+    assert (found.whole, found.amounts(), found.count) == (True, {}, 2)
+    assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("annotation", "text", "error"),
     [
         ("dra_enabled", "yes", "found 'yes', expected true or false"),
+        ("dra_enabled", "True", "found 'True', expected true or false"),
         ("tflops_request", "100 TF", "found '100 TF', expected a quantity such as 100, 71200m"),
         ("tflops_request", "-1", "found -1, expected more than 0"),
         ("vram_request", "16GiB", "found '16GiB', expected a quantity"),
@@ -138,27 +135,23 @@ def test_blank_expression_is_unset() -> None:
 def test_malformed_annotation_is_reported_with_the_expected_value(
     annotation: str, text: str, error: str
 ) -> None:
-    (found,) = errors_of(**{**AMOUNTS, annotation: text})
+    found = pod_request.parse(pod_annotations(**{**AMOUNTS, annotation: text}))
 
+    (shown,) = map(str, found.errors)
     name = annotation.replace("_", "-")
-    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{name}]: {error}")
+    assert shown.startswith(f"metadata.annotations[tensor-fusion.ai/{name}]: {error}")
+    # A malformed dra-enabled counts as true, so that its error is reported.
+    assert annotation != "dra_enabled" or found.enabled
 
 
 def test_pod_without_an_amount_is_refused() -> None:
-    (found,) = errors_of(dra_enabled="true", gpu_model="A100")
+    found = pod_request.parse(pod_annotations(dra_enabled="true", gpu_model="A100"))
 
-    assert found == (
+    assert [str(error) for error in found.errors] == [
         "metadata.annotations[tensor-fusion.ai/tflops-request]: "
         "found no amount, expected tensor-fusion.ai/tflops-request, "
         "tensor-fusion.ai/vram-request or both"
-    )
-
-
-def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() -> None:
-    found = pod_request.parse(pod_annotations(dra_enabled="True", **AMOUNTS))
-
-    assert found.enabled is True
-    assert len(found.errors) == 1
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,11 +172,6 @@ def test_only_some_annotations_request_a_gpu(
 
 
 A100, T4 = ("A100", "312"), ("T4", "65")
-
-
-def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
-    (found,) = chosen(*slices, pool=pool, **annotations)
-    return found
 
 
 def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[PodRequest, ...]:
@@ -349,7 +337,7 @@ def test_amounts_that_no_claim_can_have_are_refused(
 def test_limit_in_percent_without_a_request_is_the_request_as_well(
     annotations: dict[str, str], tflops: str, limit: str
 ) -> None:
-    found = resolved(slice_of_models(A100), **annotations)
+    (found,) = chosen(slice_of_models(A100), **annotations)
 
     assert (str(found.tflops), str(found.share.tflops_limit)) == (tflops, limit)
 

@@ -8,6 +8,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import ClaimRef, allocated
+from tests.support.builders.classes import share_class
+from tests.support.builders.pods import pod_annotations
 from tests.support.builders.policies import DEFAULTS
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import allocation_result, stored_claim
@@ -25,27 +27,19 @@ def claim(*requests: Json, config: list[Json] | None = None, **annotations: str)
         {"name": f"r{i}", **(each if "firstAvailable" in each else {"exactly": each})}
         for i, each in enumerate(requests)
     ]
-    found = {
-        f"tensor-fusion.ai/{name.replace('_', '-')}": text for name, text in annotations.items()
-    }
     return {
-        "metadata": {"name": "new", "annotations": found},
+        "metadata": {"name": "new", "annotations": pod_annotations(**annotations)},
         "spec": {"devices": {"requests": named, "config": config or []}},
     }
 
 
 def share(*requests: str, **limits: str) -> Json:
-    parameters = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "limits": limits}
-    return {
-        "requests": list(requests),
-        "opaque": {"driver": names.DRIVER, "parameters": parameters},
-    }
+    (config,) = share_class("a", limits=limits)["spec"]["config"]
+    return {"requests": list(requests), **config}
 
 
 AMOUNTS = {"tflops": "10", "vram": "2Gi"}
-SMALL = {"tflops": "5", "vram": "3Gi"}
-QUALIFIED = {f"{names.DRIVER}/tflops": "10", f"{names.DRIVER}/vram": "2Gi"}
-VIRTUAL = {"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"}
+WHOLE = allocation_result("d", tflops="312", vram="80Gi")
 
 
 def named(name: str) -> Json:
@@ -56,13 +50,19 @@ def named(name: str) -> Json:
     ("found", "counted"),
     [
         (claim(exactly(AMOUNTS)), ["10", "2Gi", "10", "2Gi"]),
-        (claim(exactly(QUALIFIED)), ["10", "2Gi", "10", "2Gi"]),
-        (claim(exactly(VIRTUAL)), ["10", "2Gi", "10", "2Gi"]),
+        (
+            claim(exactly({f"{names.DRIVER}/tflops": "10", f"{names.DRIVER}/vram": "2Gi"})),
+            ["10", "2Gi", "10", "2Gi"],
+        ),
+        (
+            claim(exactly({"tflops": "1", "virtual_tflops": "10", "virtual_vram": "2Gi"})),
+            ["10", "2Gi", "10", "2Gi"],
+        ),
         (claim(exactly(AMOUNTS, count=3)), ["30", "6Gi", "30", "6Gi"]),
         (claim(exactly(AMOUNTS, allocationMode="All")), ["320", "64Gi", "320", "64Gi"]),
         (claim(exactly(AMOUNTS), exactly(AMOUNTS)), ["20", "4Gi", "20", "4Gi"]),
         (
-            claim({"firstAvailable": [exactly(AMOUNTS), exactly(SMALL)]}),
+            claim({"firstAvailable": [exactly(AMOUNTS), exactly({"tflops": "5", "vram": "3Gi"})]}),
             ["10", "3Gi", "10", "3Gi"],
         ),
         (claim(exactly(AMOUNTS, count=2), vram_limit="4Gi"), ["20", "4Gi", "20", "8Gi"]),
@@ -82,33 +82,23 @@ def named(name: str) -> Json:
         (claim(exactly({"tflops": "-9", "vram": "2Gi"})), ["0", "2Gi", "0", "2Gi"]),
         (claim(exactly()), [None] * 4),
         (claim(exactly(AMOUNTS), exactly({"vram": "1Gi"})), ["10", "3Gi", "10", "3Gi"]),
-        (
-            stored_claim("a", allocation_result("d", tflops="312", vram="80Gi")),
-            ["312", "80Gi", "312", "80Gi"],
-        ),
+        (stored_claim("a", WHOLE), ["312", "80Gi", "312", "80Gi"]),
+        # Without cards of this driver it does not count.
+        (claim(exactly(AMOUNTS, adminAccess=True)), None),
+        (claim({"deviceClassName": "nic.example.com"}), None),
+        (stored_claim("a", {**WHOLE, "driver": "nic.example.com"}), None),
+        (stored_claim("a", {**WHOLE, "adminAccess": True}), None),
     ],
 )
-def test_claim_counts_with_its_amounts_and_limits(found: Json, counted: list[str | None]) -> None:
-    names_of_amounts = ["requests.tflops", "requests.vram", "limits.tflops", "limits.vram"]
-    amounts = quota.counted(found)
+def test_claim_counts_with_its_amounts_and_limits(
+    found: Json, counted: list[str | None] | None
+) -> None:
+    amounts = {name: str(amount) for name, amount in quota.counted(found).items()}
 
-    assert [amounts.get(name) and str(amounts[name]) for name in names_of_amounts] == counted
-    assert str(amounts["workers"]) == "1"
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        claim(exactly(AMOUNTS, adminAccess=True)),
-        claim({"deviceClassName": "nic.example.com"}),
-        stored_claim(
-            "a", {**allocation_result("d", tflops="1", vram="1"), "driver": "nic.example.com"}
-        ),
-        stored_claim("a", {**allocation_result("d", tflops="1", vram="1"), "adminAccess": True}),
-    ],
-)
-def test_claim_without_cards_of_this_driver_does_not_count(found: Json) -> None:
-    assert quota.counted(found) == {}
+    shown = ["requests.tflops", "requests.vram", "limits.tflops", "limits.vram"]
+    assert [amounts.get(name) for name in (*shown, "workers")] == (
+        [*counted, "1"] if counted else [None] * 5
+    )
 
 
 OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
@@ -117,16 +107,24 @@ OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
 @pytest.mark.parametrize(
     ("document", "found", "texts"),
     [
-        (quota_document(), exactly(), []),
-        (quota_document(tflops="30", vram="6Gi", workers=3), exactly(AMOUNTS), []),
+        (
+            quota_document(limits={"vram": "5Gi"}),
+            claim(exactly(AMOUNTS), vram_limit="3Gi"),
+            [
+                "limits.vram: found 3Gi, expected at most 1Gi: 4Gi of 5Gi are taken by a (2Gi), "
+                "b (2Gi)"
+            ],
+        ),
+        (quota_document(), claim(exactly()), []),
+        (quota_document(tflops="30", vram="6Gi", workers=3), claim(exactly(AMOUNTS)), []),
         (
             quota_document(tflops="29"),
-            exactly(AMOUNTS),
+            claim(exactly(AMOUNTS)),
             ["requests.tflops: found 10, expected at most 9: 20 of 29 are taken by a (10), b (10)"],
         ),
         (
             quota_document(limits={"vram": "5Gi"}, tflops="1"),
-            exactly(AMOUNTS),
+            claim(exactly(AMOUNTS)),
             [
                 "requests.tflops: found 10, expected at most 0: 20 of 1 are taken by "
                 "a (10), b (10)",
@@ -136,17 +134,17 @@ OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
         ),
         (
             quota_document(workers=2),
-            exactly(AMOUNTS),
+            claim(exactly(AMOUNTS)),
             ["workers: found 1, expected at most 0: 2 of 2 are taken by a (1), b (1)"],
         ),
         (
             quota_document(tflops="100", vram="1Ti"),
-            exactly({"tflops": "1"}),
+            claim(exactly({"tflops": "1"})),
             ["requests.vram: found a request without vram, expected its amount"],
         ),
         (
             quota_document(tflops="much"),
-            exactly(AMOUNTS),
+            claim(exactly(AMOUNTS)),
             [
                 "spec: found 'much', expected a quantity such as 100, 71200m or 16Gi",
             ],
@@ -156,9 +154,17 @@ OTHERS = {name: quota.counted(claim(exactly(AMOUNTS))) for name in ("a", "b")}
 def test_refusal_names_what_is_left_and_who_has_the_rest(
     document: Json, found: Json, texts: list[str]
 ) -> None:
-    refusals = quota.refusals(document, claim(found), OTHERS)
+    refusals = quota.refusals(document, found, OTHERS)
 
     assert list(refusals) == [f"GPUResourceQuota gpus: {text}" for text in texts]
+
+
+def test_refusal_names_the_five_claims_that_have_most() -> None:
+    others = {f"c{i}": quota.counted(claim(exactly({"vram": f"{i}Gi"}))) for i in range(1, 8)}
+
+    (text,) = quota.refusals(quota_document(vram="28Gi"), claim(exactly({"vram": "1Gi"})), others)
+
+    assert text.endswith("by c7 (7Gi), c6 (6Gi), c5 (5Gi), c4 (4Gi), c3 (3Gi) and 2 more")
 
 
 SINGLE = {"maxRequests": {"tflops": "10", "vram": "2Gi"}, "maxGPUCount": 2}
@@ -221,10 +227,9 @@ def test_limit_of_a_card_is_checked_again_when_it_changes() -> None:
     request = exactly(AMOUNTS, count=2)  # from before the quota
     small, large = (claim(request, vram_limit=limit) for limit in ("4Gi", "5Gi"))
 
-    assert list(quota.refusals(document, small, {}, large)) == []
-    assert list(quota.refusals(document, large, {}, small)) == [
-        "GPUResourceQuota gpus: limits.vram: found 5Gi of one GPU, expected at most 4Gi"
-    ]
+    assert not [*quota.refusals(document, small, {}, large)]
+    (text,) = quota.refusals(document, large, {}, small)
+    assert text.endswith(": limits.vram: found 5Gi of one GPU, expected at most 4Gi")
 
 
 DEFAULTS_OF_PODS = {
@@ -251,31 +256,15 @@ DEFAULTS_OF_PODS = {
 def test_pods_get_amounts_that_they_do_not_name(
     annotations: dict[str, str], added: dict[str, str]
 ) -> None:
-    prefixed = {f"tensor-fusion.ai/{name}": text for name, text in annotations.items()}
+    quotas = [quota_document(single=DEFAULTS_OF_PODS)]
 
-    found = quota.defaults([quota_document(single=DEFAULTS_OF_PODS)], prefixed)
+    found = quota.defaults(quotas, pod_annotations(**annotations))
 
-    assert found == {f"tensor-fusion.ai/{name}": text for name, text in added.items()}
-
-
-def test_refusal_names_the_five_claims_that_have_most() -> None:
-    others = {f"c{i}": quota.counted(claim(exactly({"vram": f"{i}Gi"}))) for i in range(1, 8)}
-
-    (text,) = quota.refusals(quota_document(vram="28Gi"), claim(exactly({"vram": "1Gi"})), others)
-
-    assert text.endswith("by c7 (7Gi), c6 (6Gi), c5 (5Gi), c4 (4Gi), c3 (3Gi) and 2 more")
+    assert found == pod_annotations(**added)
 
 
 LIMITED = quota_document(limits={"vram": "5Gi"})
 TWO_CHOICES = {"firstAvailable": [named("a"), named("b")]}
-
-
-def test_limit_is_counted_with_those_of_other_claims() -> None:
-    (text,) = quota.refusals(LIMITED, claim(exactly(AMOUNTS), vram_limit="3Gi"), OTHERS)
-
-    assert text.endswith(
-        "limits.vram: found 3Gi, expected at most 1Gi: 4Gi of 5Gi are taken by a (2Gi), b (2Gi)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -297,39 +286,30 @@ def test_limit_is_counted_with_those_of_other_claims() -> None:
 def test_claim_that_a_quota_of_limits_admits_gets_what_was_counted(
     found: Json, is_admitted: bool
 ) -> None:
-    refusals = list(quota.refusals(LIMITED, found, {}))
-
-    assert (refusals == []) is is_admitted
+    assert bool([*quota.refusals(LIMITED, found, {})]) is not is_admitted
+    most = max(limits_by_the_node(found))
     if is_admitted:
-        counted = quota.counted(found)["limits.vram"]
-        assert all(vram <= counted for vram in limits_by_the_node(found))
+        assert most <= quota.counted(found)["limits.vram"]
     else:
-        assert "80Gi" in {str(vram) for vram in limits_by_the_node(found)}
-
-
-def annotated_pods() -> dict[str, dict[str, str]]:
-    return {"default/train": {names.ANNOTATION_VRAM_LIMIT: "80Gi"}}
+        assert str(most) == "80Gi"
 
 
 def limits_by_the_node(found: Json) -> list[Any]:
     """Return each limit that the node may set, if a pod of the claim is annotated with 80Gi."""
+    of_pods = {"default/train": {names.ANNOTATION_VRAM_LIMIT: "80Gi"}}
+    config = [{**each, "source": "FromClaim"} for each in found["spec"]["devices"]["config"]]
     limits = []
     for request in found["spec"]["devices"]["requests"]:
-        subrequests = [f"/{each['name']}" for each in request.get("firstAvailable", ())] or [""]
-        for subrequest in subrequests:
-            chosen = allocation_result(
-                "gpu-0", tflops="10", vram="2Gi", request=request["name"] + subrequest
-            )
-            given = found["spec"]["devices"]["config"]
-            config = [{**each, "source": "FromClaim"} for each in given]
-            stored = stored_claim("new", chosen)
+        for subrequest in request.get("firstAvailable") or [None]:
+            chosen = request["name"] + (f"/{subrequest['name']}" if subrequest else "")
+            result = allocation_result("gpu-0", tflops="10", vram="2Gi", request=chosen)
+            stored = stored_claim("new", result)
             stored["metadata"]["annotations"] = found["metadata"]["annotations"]
             stored["status"]["allocation"]["devices"]["config"] = config
             ref = ClaimRef(namespace="default", name="new", uid=stored["metadata"]["uid"])
             known = allocated(ref, stored)
-            annotated = share_policy.annotated(known, annotated_pods)
-            (share,) = known.allocations
-            policy = share_policy.of_share(known, share, annotated, DEFAULTS)
+            annotated = share_policy.annotated(known, lambda: of_pods)
+            policy = share_policy.of_share(known, known.allocations[0], annotated, DEFAULTS)
             limits.append(policy.vram_limit or REQUESTED_MEMORY)
     return limits
 

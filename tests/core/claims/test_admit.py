@@ -1,36 +1,48 @@
-"""The last check before a device is handed out, in single cases and for generated claims."""
+"""The last check before a device is handed out: amounts, isolation, capacities of others."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorfusion_dra.core.claims import admit as admission
+from tensorfusion_dra.core.claims import isolation, lending
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
+from tensorfusion_dra.core.devices.capacity import Oversubscription, consumable
+from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
-from tests.support.builders.claims import (
-    allocated_claim,
-    claim_admission,
-    claim_record,
-    claim_ref,
-)
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_ref
+from tests.support.builders.devices import NODE as MEMBER
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_facts
+from tests.support.builders.nodes import COMMON_NODES, ENFORCER, RULES, node_facts
+from tests.support.builders.policies import share_policy
 
 NODE = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 
 
 def admit(
-    name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
+    name: str,
+    *allocations: Allocation,
+    on: ClaimFacts = NODE,
+    beside: Sequence[PreparedClaim] = (),
+    **policy: Any,
 ) -> PreparedClaim:
-    return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside)
+    """Return the record of a claim beside others; its policy has these attributes."""
+    chosen = share_policy(**policy)
+    return claim_admission(allocated_claim(name, *allocations), on=on, beside=beside, policy=chosen)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +75,22 @@ def test_allocation_becomes_a_record_with_its_limit_and_device_nodes(
     record = admit("a", granted)
 
     (kept,) = record.shares
-    assert (record.ref, record.common_nodes) == (claim_ref("a"), COMMON_NODES)
-    assert record.enforcer == ENFORCER.name
-    assert (kept.request, kept.device, kept.gpu_uuid) == ("gpu", GPU_0, gpu(0).uuid)
-    assert {name: getattr(kept, name) for name in kind} == kind
-    assert kept.device_nodes == ("/dev/nvidia0",)
-    assert (kept.consumed, kept.limit, kept.clamped) == (consumed, limit, False)
+    assert (record.ref, record.common_nodes, record.enforcer) == (
+        claim_ref("a"),
+        COMMON_NODES,
+        ENFORCER.name,
+    )
+    expected = {
+        "request": "gpu",
+        "device": GPU_0,
+        "gpu_uuid": gpu(0).uuid,
+        "device_nodes": ("/dev/nvidia0",),
+        "clamped": False,
+        "consumed": consumed,
+        "limit": limit,
+        **kind,
+    }
+    assert {name: getattr(kept, name) for name in expected} == expected
 
 
 def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> None:
@@ -82,7 +104,6 @@ def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> 
         claim_admission(part, on=NODE)
 
 
-HALF = {"tflops": "156", "vram": "40Gi"}
 LEAST = {"tflops": "0", "vram": "1Mi"}
 EXCLUSIVE = exclusive_allocation(GPU_0)
 ONE = allocation(GPU_0, 1, **LEAST)
@@ -93,7 +114,10 @@ AMOUNTS = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
     ("wanted", "existing", "text"),
     [
         (
-            [allocation(GPU_0, 1, **HALF), allocation(GPU_0, 2, tflops="156.001", vram="1Mi")],
+            [
+                allocation(GPU_0, 1, tflops="156", vram="40Gi"),
+                allocation(GPU_0, 2, tflops="156.001", vram="1Mi"),
+            ],
             [],
             f"{GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312",
         ),
@@ -158,7 +182,7 @@ def test_claim_that_does_not_fit_is_refused(
     wanted: list[Allocation], existing: list[Allocation], text: str
 ) -> None:
     # A deleted claim of the same name is another claim.
-    before = claim_record("a", *existing, on=NODE)
+    before = admit("a", *existing)
     deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
     with pytest.raises(ClaimError) as caught:
@@ -168,20 +192,166 @@ def test_claim_that_does_not_fit_is_refused(
 
 
 def test_last_byte_and_last_flop_fit() -> None:
-    beside = [claim_record("a", allocation(GPU_0, 1, tflops="156", vram="81919Mi"), on=NODE)]
+    first = admit("a", allocation(GPU_0, 1, tflops="156", vram="81919Mi"))
 
-    admit("b", allocation(GPU_0, 2, tflops="156", vram="1Mi"), beside=beside)
+    assert admit("b", allocation(GPU_0, 2, tflops="156", vram="1Mi"), beside=[first]).shares
+
+
+ADMIN = exclusive_allocation(GPU_0, request="watch", admin_access=True)
+SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
+
+
+@pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
+@pytest.mark.parametrize(
+    "user", [EXCLUSIVE, allocation(GPU_0, 1, tflops="312", vram="80Gi")], ids=["whole", "share"]
+)
+def test_admin_access_fits_beside_every_user_and_blocks_none(
+    user: Allocation, mode: Isolation, other: Isolation
+) -> None:
+    """Its isolation is no tenant's choice, so it may be any."""
+    tenant = admit("a", user, isolation=mode)
+
+    admin = admit("b", ADMIN, isolation=other, isolation_by_tenant=True, beside=[tenant])
+
+    assert admit("a", user, isolation=mode, beside=[admin]).shares
+    assert admit("c", ADMIN, user, isolation=mode).shares
 
 
 @pytest.mark.parametrize(
-    "other", [exclusive_allocation(GPU_0), allocation(GPU_0, 1, tflops="312", vram="80Gi")]
+    ("existing", "wanted"),
+    [pair for pair in product(Isolation, repeat=2) if SHARED in pair or len({*pair}) == 2],
 )
-def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) -> None:
-    admin = exclusive_allocation(GPU_0, request="watch", admin_access=True)
+def test_card_has_one_mode_and_in_shared_isolation_one_tenant(
+    existing: Isolation, wanted: Isolation
+) -> None:
+    first = admit("a", ONE, isolation=existing)
+    found = (
+        f"default/a on the card in isolation {existing}, expected no other tenant"
+        if SHARED in (existing, wanted)
+        else f"the card in isolation {existing} by default/a, expected the same"
+    )
 
-    admit("b", admin, beside=[claim_record("a", other, on=NODE)])
-    admit("a", other, beside=[claim_record("b", admin, on=NODE)])
-    admit("c", admin, other)
+    with pytest.raises(
+        ClaimError, match=f"^claim default/b: {GPU_0}: isolation {wanted}: found {found}$"
+    ):
+        admit("b", allocation(GPU_0, 2), isolation=wanted, beside=[first])
+
+
+def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
+    text = "found default/a on the card in isolation shared, expected no other tenant"
+
+    with pytest.raises(ClaimError, match=text):
+        admit("a", ONE, allocation(GPU_0, 2), isolation=SHARED)
+
+
+@pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
+def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
+    enforcer: HamiCore | Mps,
+) -> None:
+    rules = replace(RULES, enforcers={enforcer.name: enforcer})
+    node = replace(NODE, enforcer=enforcer.name, rules=rules)
+    soft = admit("a", ONE, on=node, isolation=SOFT)
+
+    kept = admit("b", allocation(GPU_0, 2), on=node, isolation=HARD, beside=[soft])
+
+    assert [each.isolation for each in kept.shares] == [HARD]
+
+
+def test_claim_with_two_isolation_modes_is_refused() -> None:
+    claim = allocated_claim("a", ONE, allocation(GPU_1, 2, request="two"))
+    modes = replace(NODE, policies=[share_policy(isolation=mode) for mode in (SOFT, HARD)])
+
+    with pytest.raises(
+        ClaimError, match=r"^claim default/a: isolation: found hard, soft, expected one$"
+    ):
+        admission.admit(claim, modes, [])
+
+
+def test_claim_that_has_its_card_without_limits_keeps_later_claims_off_even_if_the_card_grows() -> (
+    None
+):
+    """Example: ECC is turned off at a reboot, which leaves containers more memory."""
+    before, after = (node_facts(gpu(vram_bytes=size * GIB)) for size in (80, 86))
+    whole = admit("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=before)
+
+    alone = isolation.without_limits(whole, before.devices)
+
+    assert alone is not None
+    assert [(share.isolation, share.limit) for share in alone.shares] == [(SHARED, None)]
+    text = "isolation soft: found default/a on the card in isolation shared, expected no other"
+    with pytest.raises(ClaimError, match=f"claim default/late: {GPU_0}: {text} tenant"):
+        admit("late", allocation(GPU_0, 2, tflops="0", vram="1Gi"), on=after, beside=[alone])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "has_limits"),
+    [
+        # All of the card's own compute and memory, so there is nothing to limit.
+        (Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0), False),
+        # Only the limiter gives a container more memory than the card has.
+        (Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0), True),
+    ],
+)
+def test_whole_card_needs_its_limits_only_if_its_memory_is_expanded(
+    ratios: Oversubscription, has_limits: bool
+) -> None:
+    pool = replace(MEMBER, oversubscription=ratios)
+    node = node_facts(gpu(), node=pool, host=HostResources(memory_bytes=80 * GIB))
+
+    claim = admit("a", EXCLUSIVE, on=node)
+
+    assert (isolation.without_limits(claim, node.devices) is None) is has_limits
+
+
+SLOTS = "example.com/slots"
+
+
+def with_slots(value: int | None) -> ClaimFacts:
+    """Return a node whose first card has so many slots of another package; None for none."""
+    device = NODE.devices[GPU_0]
+    slots = {} if value is None else {SLOTS: consumable(value)}
+    extended = replace(device, capacity={**device.capacity, **slots})
+    return replace(NODE, devices={GPU_0: extended})
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([(4, "3", "3"), (4, "1", "1"), (4, "1", "refused")], id="amounts add up"),
+        pytest.param(
+            [(None, None, None), (4, None, "0"), (4, "4", "4")],
+            id="claim from before the capacity was published",
+        ),
+        pytest.param(
+            [(4, "4", "4"), (2, None, "0"), (2, "1", "refused")],
+            id="claim without slots after the provider lowered them",
+        ),
+        pytest.param([(4, "4", "4"), (None, "4", None)], id="the provider is gone"),
+    ],
+)
+def test_capacity_of_another_package_is_counted_and_never_in_the_way_otherwise(
+    steps: list[tuple[int | None, str | None, str | None]],
+) -> None:
+    """Each step: the slots of the card, those that the next claim names, and those it gets."""
+    records: list[PreparedClaim] = []
+    for number, (value, named, kept) in enumerate(steps):
+        amounts = {"tflops": "10", "vram": "1Gi", **({SLOTS: named} if named else {})}
+        consumed = {name: quantity.parse(text) for name, text in amounts.items()}
+        expected = pytest.raises(ClaimError, match=f"{SLOTS}: found 1 plus 4 in use")
+        with expected if kept == "refused" else nullcontext():
+            share = allocation(GPU_0, number, consumed=consumed)
+            records.append(admit(f"c{number}", share, on=with_slots(value), beside=records))
+            assert records[-1].shares[0].consumed.get(SLOTS) == (kept and quantity.parse(kept))
+
+    assert lending.redistribute_limits(records, NODE.rules) == records
+
+
+def test_capacity_from_text_always_has_a_policy() -> None:
+    """Without a default Kubernetes would count the whole value of a claim that names none."""
+    assert consumable("4Gi", step="1Gi", maximum="2Gi").as_api() == {
+        "value": "4Gi",
+        "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "2Gi", "step": "1Gi"}},
+    }
 
 
 VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")
@@ -194,26 +364,36 @@ SHARES = st.builds(
     TFLOPS,
     VRAM,
 )
-WHOLE_DEVICES = st.builds(
-    lambda device, admin: exclusive_allocation(device, admin_access=admin), DEVICES, st.booleans()
-)
 CLAIMS = st.builds(
     lambda name, allocations: allocated_claim(name, *allocations),
     st.sampled_from("abcdef"),
-    st.lists(st.one_of(SHARES, SHARES, SHARES, WHOLE_DEVICES), min_size=1, max_size=3),
+    st.lists(
+        st.one_of(
+            SHARES,
+            SHARES,
+            SHARES,
+            st.builds(
+                lambda device, admin: exclusive_allocation(device, admin_access=admin),
+                DEVICES,
+                st.booleans(),
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
 )
 
 
 def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
     """Return True if a claim fits, computed by device instead of by share."""
     for name, device in NODE.devices.items():
-        mine = [item for item in claim.allocations if item.device == name]
-        mine = [item for item in mine if not item.admin_access]
-        theirs = [item for other in others for item in other.shares if item.device == name]
-        theirs = [item for item in theirs if not item.admin_access]
-        ids = [item.share_id for item in mine] + [item.share_id for item in theirs]
-        exclusive_here = any(number is None for number in ids)
-        if mine and ((len(ids) > 1 and exclusive_here) or len(set(ids)) < len(ids)):
+        shares = (share for other in others for share in other.shares)
+        mine = [
+            each for each in claim.allocations if (each.device, each.admin_access) == (name, False)
+        ]
+        theirs = [each for each in shares if (each.device, each.admin_access) == (name, False)]
+        ids = [each.share_id for each in mine] + [each.share_id for each in theirs]
+        if mine and (len(set(ids)) < len(ids) or (len(ids) > 1 and None in ids)):
             return False
         for capacity, entry in device.capacity.items():
             taken = sum(item.consumed[capacity].nano for item in mine if item.share_id)
@@ -230,12 +410,7 @@ def test_exactly_the_claims_that_fit_are_admitted(
     records: dict[str, PreparedClaim] = {}
     for claim, leaves in steps:
         others = [record for uid, record in records.items() if uid != claim.ref.uid]
-        try:
+        with nullcontext() if fits(claim, others) else pytest.raises(ClaimError):
             records[claim.ref.uid] = claim_admission(claim, on=NODE, beside=records.values())
-            fitted = True
-        except ClaimError:
-            fitted = False
-
-        assert fitted == fits(claim, others)
         if leaves:
             records.pop(claim.ref.uid, None)

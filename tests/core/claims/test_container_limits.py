@@ -10,7 +10,7 @@ import pytest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, share_policy
 from tensorfusion_dra.core.claims.admit import ClaimFacts, admit
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources
@@ -30,8 +30,6 @@ from tests.support.cdi_rules import environment, injected, violations
 from tests.support.markdown import ROOT
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
-POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
-
 TWO_A100: Final = node_facts(*gpus(2))  # 312 TFLOPS and 80Gi each
 WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
@@ -71,7 +69,8 @@ class Claimed:
             _share(self.node, device, index, amounts)
             for index, (device, amounts) in enumerate(devices)
         ]
-        configs = [
+        given = ((True, self.of_class), (False, self.of_claim))
+        configs = tuple(
             OpaqueConfig(
                 trusted=trusted,
                 requests=(),
@@ -81,10 +80,15 @@ class Claimed:
                     **fields,
                 },
             )
-            for trusted, fields in ((True, self.of_class), (False, self.of_claim))
+            for trusted, fields in given
             if fields is not None
-        ]
-        return allocated_claim("a", *shares, configs=tuple(configs), pods=(POD,))
+        )
+        return allocated_claim(
+            "a",
+            *shares,
+            configs=configs,
+            pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
+        )
 
     def existing(self) -> list[PreparedClaim]:
         """Return the other claims, which have shares of the first card already."""
@@ -95,14 +99,13 @@ class Claimed:
         ]
 
 
-def _share(node: ClaimFacts, device: str, number: int, amounts: tuple[str, str]) -> Any:
-    if node is not OVERSUBSCRIBED:
-        return allocation(device, number, tflops=amounts[0], vram=amounts[1])
-    names = ("tflops", "vram", "virtual_tflops", "virtual_vram")
-    values = dict(zip(names, ("0", "0", *amounts), strict=True))
-    return allocation(
-        device, number, consumed={key: quantity.parse(text) for key, text in values.items()}
-    )
+def _share(node: ClaimFacts, device: str, number: int, amounts: tuple[str, str]) -> Allocation:
+    given = dict(zip(("tflops", "vram"), amounts, strict=True))
+    if node is OVERSUBSCRIBED:
+        virtual = {f"virtual_{name}": text for name, text in given.items()}
+        given = {"tflops": "0", "vram": "0", **virtual}
+    consumed = {name: quantity.parse(text) for name, text in given.items()}
+    return allocation(device, number, consumed=consumed)
 
 
 def one_card(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
@@ -125,13 +128,11 @@ def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str
 
     The variables that describe shares are left out.
     """
-    spec = cdi.spec(claim, ENFORCER)
-    assert spec is not None
+    spec = cdi.spec(claim, ENFORCER) or {}
     assert violations(spec) == []
     ids = [name for names in cdi.ids_by_share(claim) for name in names]
-    variables = environment(spec, ids)
     mounts = [mount for edits in injected(spec, ids) for mount in edits.get("mounts", [])]
-    env = {name: value for name, value in variables.items() if "_SHARE_" not in name}
+    env = {n: text for n, text in environment(spec, ids).items() if "_SHARE_" not in n}
     return env, {mount["containerPath"]: mount["options"][0] for mount in mounts}
 
 
@@ -166,13 +167,12 @@ LIMITER_MOUNTS: Final = {
 }
 COMMON: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-UUIDS: Final = [card.uuid for card in gpus(2)]
 NO_POD: Final[tuple[dict[str, str], ...]] = ()
 
 
 def limits(mib: int, *percent_and_gib: tuple[int, float]) -> dict[str, str]:
     """Return the limit variables: MiB of the smallest card, then each card's percent and GiB."""
-    by_uuid = list(zip(UUIDS, percent_and_gib, strict=False))
+    by_uuid = list(zip([card.uuid for card in gpus(2)], percent_and_gib, strict=False))
     percents = {uuid: percent for uuid, (percent, _) in by_uuid}
     amounts = {uuid: int(gib * GIB) for uuid, (_, gib) in by_uuid}
     assert min(amounts.values()) == mib * MIB
@@ -186,13 +186,13 @@ def limits(mib: int, *percent_and_gib: tuple[int, float]) -> dict[str, str]:
     }
 
 
-def soft(mib: int, *percent_and_gib: tuple[int, float]) -> tuple[dict[str, str], dict[str, str]]:
-    env = {"TF_ISOLATION_MODE": "soft", **limits(mib, *percent_and_gib), **LIMITER}
-    return COMMON | env, LIMITER_MOUNTS
-
-
 def hard(mib: int, *percent_and_gib: tuple[int, float]) -> tuple[dict[str, str], dict[str, str]]:
     return COMMON | {"TF_ISOLATION_MODE": "hard", **limits(mib, *percent_and_gib)}, {}
+
+
+def soft(mib: int, *percent_and_gib: tuple[int, float]) -> tuple[dict[str, str], dict[str, str]]:
+    env, _ = hard(mib, *percent_and_gib)
+    return env | {"TF_ISOLATION_MODE": "soft", **LIMITER}, LIMITER_MOUNTS
 
 
 def no_limits(mode: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -356,14 +356,13 @@ def test_container_gets_environment_and_mounts(
 
 def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
     claim = admitted_claim(one_card())
-    spec = cdi.spec(claim, ENFORCER)
-    assert spec is not None
 
     needs = ENFORCER.needs(claim)
 
-    mounts = spec["devices"][1]["containerEdits"]["mounts"]
     needed = [*needs.files, *(folder.path for folder in needs.folders)]
     needed += [text.path for text in needs.texts]
+    spec: Any = cdi.spec(claim, ENFORCER)
+    mounts = spec["devices"][1]["containerEdits"]["mounts"]
     assert [mount["hostPath"] for mount in mounts] == needed
     assert needed == [
         "/run/tensor-fusion/libcuda_limiter.so",
@@ -373,9 +372,8 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
 
 
 def test_admin_access_has_no_limits() -> None:
-    claim = claim_record(
-        "a", exclusive_allocation(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100
-    )
+    device = next(iter(TWO_A100.devices))
+    claim = claim_record("a", exclusive_allocation(device, admin_access=True), on=TWO_A100)
 
     assert container_edits(claim) == (COMMON, {})
     assert ENFORCER.needs(claim).files == ()
@@ -515,27 +513,21 @@ def test_claim_is_refused(claimed: Claimed, annotations: dict[str, str], reason:
 
 
 LIMITS: Final = markdown.text(ROOT / "docs" / "limits.md")
-AMOUNT: Final = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)")
-UNNAMED: Final = ("312", "80Gi")
 
 
-def claimed(row: list[str]) -> tuple[str, str]:
-    """Return the TFLOPS and the memory that a row's claim consumes."""
-    amounts = AMOUNT.fullmatch(row[0])
-    return (amounts["tflops"], amounts["vram"]) if amounts else UNNAMED
-
-
-def annotations(row: list[str]) -> dict[str, str]:
-    """Return the annotation that a row names."""
+def documented(row: list[str]) -> tuple[Claimed, dict[str, str]]:
+    """Return the claim of a row of the documentation, and the annotation that it names."""
+    amounts = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)").fullmatch(row[0])
+    claim = one_card(amounts["tflops"], amounts["vram"]) if amounts else WHOLE
     named = [code.partition(": ") for code in markdown.codes(row[1])]
-    return pod_annotations(**{name: value for name, _, value in named})
+    return claim, pod_annotations(**{name: value for name, _, value in named})
 
 
 @pytest.mark.parametrize("row", markdown.table(LIMITS, "limits"), ids=" ".join)
 def test_container_gets_the_limits_of_the_documented_table(row: list[str]) -> None:
-    claim = one_card(*claimed(row))
+    claim, annotations = documented(row)
 
-    environment, _ = container_edits(admitted_claim(claim, annotations(row)))
+    environment, _ = container_edits(admitted_claim(claim, annotations))
 
     assert row[2] == f"{environment[names.ENV_SM_PERCENT_LIMIT]} %"
     assert row[3].startswith(f"{environment[names.ENV_MEMORY_LIMIT]} MiB")
@@ -543,14 +535,8 @@ def test_container_gets_the_limits_of_the_documented_table(row: list[str]) -> No
 
 def test_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
     rows = markdown.table(LIMITS, "environment")
+    environment, _ = container_edits(admitted_claim(one_card()))
 
     documented = {code for row in rows for code in markdown.codes(row[0])}
-    environment, _ = container_edits(admitted_claim(one_card()))
-    without_limits = {
-        *names.ENV_BYPASSES,
-        *(names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),
-        *(names.ENV_POD_NAMESPACE, names.ENV_POD_NAME),
-        *(names.ENV_HYPERVISOR_IP, names.ENV_HYPERVISOR_PORT),
-    }
-    carrying = environment.keys() - without_limits
+    carrying = environment.keys() - {*names.ENV_BYPASSES, *LIMITER}
     assert documented == {*carrying, f"{names.ENV_SHARE_PREFIX}<share>"}

@@ -26,18 +26,12 @@ from tests.support.builders.reported_claims import (
     reported_share,
 )
 
-EAST = timezone(timedelta(hours=5, minutes=30))
-SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=EAST)
+SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
 def ready(since: datetime) -> Mapping[str, Readiness]:
-    """Return the readiness of a device that is ready since then."""
-    return {DEVICE: Readiness(since=since)}
-
-
-def only_entry(prepared: PreparedClaim) -> Entry:
-    (entry,) = device_status.status(prepared, ready(SINCE))
-    return entry
+    """Return the readiness of devices that are ready since then."""
+    return dict.fromkeys((DEVICE, "gpu-1"), Readiness(since=since))
 
 
 def api_errors(prepared: PreparedClaim) -> list[str]:
@@ -54,8 +48,16 @@ def api_errors(prepared: PreparedClaim) -> list[str]:
     return [str(error) for error in object_rules.status_errors(stored, stored)]
 
 
+def only_entry(*shares: PreparedShare) -> Entry:
+    """Return the entry of a claim with these shares of one device, which the API accepts."""
+    claim = reported_claim("a", *shares)
+    assert api_errors(claim) == []
+    (entry,) = device_status.status(claim, ready(SINCE))
+    return entry
+
+
 def test_entry_shows_limits_and_consumed_amounts() -> None:
-    assert only_entry(reported_claim("a")) == {
+    assert only_entry() == {
         "driver": "tensor-fusion.ai.dra-driver",
         "pool": POOL,
         "device": DEVICE,
@@ -105,11 +107,15 @@ def test_entry_shows_limits_and_consumed_amounts() -> None:
 def test_clamped_limits_are_reported_with_the_wanted_ones(
     wanted: dict[str, Any], listed: dict[str, int], reason: str, text: str
 ) -> None:
-    entry = only_entry(reported_claim("a", reported_share(**wanted)))
+    entry = only_entry(reported_share(**wanted))
 
     (condition,) = entry["conditions"]
-    limits = {"smPercent": 40, "vramBytes": 24 * GIB, "clamped": True}
-    assert entry["data"]["limits"] == limits | listed
+    assert entry["data"]["limits"] == {
+        "smPercent": 40,
+        "vramBytes": 24 * GIB,
+        "clamped": True,
+        **listed,
+    }
     assert (condition["status"], condition["reason"]) == ("True", reason)
     assert f"24Gi of memory, isolation soft; clamped from {text}: " in condition["message"]
 
@@ -117,7 +123,7 @@ def test_clamped_limits_are_reported_with_the_wanted_ones(
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:
     shown = {DEVICE: Readiness(since=SINCE, reason="claim default/a: found 2 cards")}
 
-    (entry,) = device_status.status(reported_claim("a", reported_share()), shown)
+    (entry,) = device_status.status(reported_claim("a"), shown)
 
     (condition,) = entry["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "LimitsNotEnforceable")
@@ -135,7 +141,7 @@ def test_unenforceable_limits_are_reported_with_the_reason() -> None:
         ),
         (
             reported_share(share_id=None, exclusive=True),
-            only_entry(reported_claim("a"))["data"],
+            only_entry()["data"],
             False,
             "40% of compute, 24Gi of memory, isolation soft",
         ),
@@ -146,7 +152,7 @@ def test_unenforceable_limits_are_reported_with_the_reason() -> None:
 def test_entry_of_every_other_kind_of_share(
     share: PreparedShare, shown: dict[str, Any], message: str, *, has_share_id: bool
 ) -> None:
-    entry = only_entry(reported_claim("a", share))
+    entry = only_entry(share)
 
     assert entry["data"] == {"uuid": GPU_UUID, **shown}
     assert ("shareID" in entry) is has_share_id
@@ -154,44 +160,41 @@ def test_entry_of_every_other_kind_of_share(
     assert api_errors(reported_claim("a", share)) == []
 
 
-def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
-    twice = reported_claim("a", reported_admin_share("one"), reported_admin_share("two"))
-
-    assert len(device_status.status(twice, ready(SINCE))) == 1
-    assert api_errors(twice) == []
+EXCLUSIVE = reported_share(share_id=None, exclusive=True)
 
 
-def test_exclusive_allocation_takes_precedence_over_admin_access() -> None:
-    exclusive = reported_share(share_id=None, exclusive=True)
-
-    for both in (
-        reported_claim("a", reported_admin_share(), exclusive),
-        reported_claim("a", exclusive, reported_admin_share()),
-    ):
-        assert only_entry(both)["data"]["limits"]["smPercent"] == 40
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [
+        ((reported_admin_share("one"), reported_admin_share("two")), reported_admin_share()),
+        # An exclusive allocation takes precedence over admin access.
+        ((reported_admin_share(), EXCLUSIVE), EXCLUSIVE),
+        ((EXCLUSIVE, reported_admin_share()), EXCLUSIVE),
+    ],
+)
+def test_requests_for_one_device_have_one_entry(
+    shares: tuple[PreparedShare, ...], shown: PreparedShare
+) -> None:
+    assert only_entry(*shares) == only_entry(shown)
 
 
 def test_shares_of_one_device_have_separate_entries() -> None:
-    other = SHARE_ID.replace("1", "2")
-    both = reported_claim(
-        "a",
-        reported_share(),
-        reported_share(share_id=other, limit=reported_limit(8), wanted_vram_bytes=8 * GIB),
+    other = reported_share(
+        share_id=SHARE_ID.replace("1", "2"), limit=reported_limit(8), wanted_vram_bytes=8 * GIB
     )
 
-    entries = device_status.status(both, ready(SINCE))
+    both = device_status.status(reported_claim("a", reported_share(), other), ready(SINCE))
 
-    assert [entry["shareID"] for entry in entries] == [SHARE_ID, other]
-    assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
+    assert both == [only_entry(), only_entry(other)]
 
 
 def test_api_server_accepts_the_entry_of_the_largest_device() -> None:
     amount = quantity.parse("9223372036854775807m")
     most = {f"{'a' * 63}/{'b' * 30}{index:02}": amount for index in range(32)}
-    largest = reported_claim("a", reported_share(consumed=most, wanted_vram_bytes=10**15))
 
-    assert api_errors(largest) == []
-    assert len(json.dumps(only_entry(largest)["data"])) < 10 * 1024
+    entry = only_entry(reported_share(consumed=most, wanted_vram_bytes=10**15))
+
+    assert len(json.dumps(entry["data"])) < 10 * 1024
 
 
 @pytest.mark.parametrize(
@@ -212,12 +215,9 @@ def test_api_server_accepts_the_entry_of_the_largest_device() -> None:
     ],
 )
 def test_status_differs_with_everything_that_it_shows(changes: dict[str, Any]) -> None:
-    before = reported_claim("a")
+    changed = reported_claim("a", reported_share(**changes))
 
-    after = reported_claim("a", reported_share(**changes))
-
-    either_ready = {DEVICE: Readiness(since=SINCE), "gpu-1": Readiness(since=SINCE)}
-    assert device_status.status(before, ready(SINCE)) != device_status.status(after, either_ready)
+    assert device_status.status(changed, ready(SINCE)) != [only_entry()]
 
 
 @pytest.mark.parametrize(
@@ -225,21 +225,21 @@ def test_status_differs_with_everything_that_it_shows(changes: dict[str, Any]) -
     [(State.ENFORCED, "True"), (State.NOT_ENFORCED, "False"), (State.UNKNOWN, "Unknown")],
 )
 def test_condition_shows_whether_the_limits_hold(state: State, status: str) -> None:
-    claim = reported_claim("a")
     verdict = Verdict(state=state, reason="HeartbeatStale", text="an hour old")
+    current = CurrentVerdict(verdict=verdict, since=SINCE + timedelta(hours=1))
 
-    (entry,) = device_status.status(
-        claim, ready(SINCE), [CurrentVerdict(verdict=verdict, since=SINCE + timedelta(hours=1))]
-    )
+    (entry,) = device_status.status(reported_claim("a"), ready(SINCE), [current])
 
-    assert entry["conditions"][1] == {
-        "type": "LimitsEnforced",
-        "status": status,
-        "reason": "HeartbeatStale",
-        "message": "an hour old",
-        "lastTransitionTime": "2026-03-01T13:30:15Z",
-    }
-    assert entry["conditions"][0]["type"] == "Ready"
+    assert entry["conditions"] == [
+        *only_entry()["conditions"],
+        {
+            "type": "LimitsEnforced",
+            "status": status,
+            "reason": "HeartbeatStale",
+            "message": "an hour old",
+            "lastTransitionTime": "2026-03-01T13:30:15Z",
+        },
+    ]
 
 
 def test_shared_entry_shows_the_limits_of_the_share_that_has_some() -> None:

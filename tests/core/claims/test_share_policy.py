@@ -1,5 +1,7 @@
 """Parameters and annotations of a share, and the policy that is merged from all sources."""
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tests.faults.mutations import ANYTHING
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim
+from tests.support.builders.pods import pod_annotations
 from tests.support.builders.policies import DEFAULTS
 
 SHARE = allocation("gpu-0", 1, request="main")
@@ -22,39 +25,41 @@ NOTHING = ShareParameters()
 Fields = dict[str, Any]
 
 
+def gpu_share(**fields: Any) -> dict[str, Any]:
+    return {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", **fields}
+
+
 def config(source: str, *requests: str, **fields: Any) -> OpaqueConfig:
-    parameters = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", **fields}
-    return OpaqueConfig(trusted=source == "class", requests=requests, parameters=parameters)
+    return OpaqueConfig(
+        trusted=source == "class", requests=requests, parameters=gpu_share(**fields)
+    )
 
 
 def vram(text: str) -> Fields:
     return {"limits": {"vram": text}}
 
 
-def merged(*configs: OpaqueConfig, annotated: ShareParameters = NOTHING) -> SharePolicy:
-    claim = allocated_claim("a", SHARE, configs=configs)
-    return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
-
-
-def annotation(key: str, value: str) -> dict[str, str]:
-    return {f"tensor-fusion.ai/{key}": value}
-
-
-def merged_by_node(
-    of_class: Fields | None, of_claim: Fields | None, on_claim: str | None, on_pods: list[str]
+def merged(
+    of_class: Fields | None = None,
+    of_claim: Fields | None = None,
+    *more: OpaqueConfig,
+    annotated: ShareParameters = NOTHING,
 ) -> SharePolicy:
-    """Merge the policy as the node does: with the claim's annotations, else those of its pods."""
-    configs = [config("class", **of_class)] if of_class is not None else []
-    configs += [config("claim", **of_claim)] if of_claim is not None else []
-    claim = allocated_claim(
-        "a",
-        SHARE,
-        configs=tuple(configs),
-        annotations={} if on_claim is None else annotation("vram-limit", on_claim),
-    )
-    of_pods = {f"default/{i}": annotation("vram-limit", v) for i, v in enumerate(on_pods)}
-    annotated = share_policy.annotated(claim, lambda: of_pods)
+    """Return the policy of a share by parameters of its class and claim; None for none."""
+    given = (("class", of_class), ("claim", of_claim))
+    configs = [config(source, **fields) for source, fields in given if fields is not None]
+    claim = allocated_claim("a", SHARE, configs=(*configs, *more))
     return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
+
+
+def annotated_claim(**annotations: str) -> AllocatedClaim:
+    return allocated_claim("a", SHARE, annotations=pod_annotations(**annotations))
+
+
+def annotated(claim: AllocatedClaim, *of_pods: Mapping[str, str]) -> ShareParameters:
+    """Read the annotations of a claim, or else those of its pods 0, 1 and so on."""
+    pods = {f"default/{index}": found for index, found in enumerate(of_pods)}
+    return share_policy.annotated(claim, lambda: pods)
 
 
 FORBIDDEN = {"overridable": False}
@@ -89,23 +94,19 @@ def test_first_source_that_sets_a_limit_wins(
     on_pods: list[str],
     vram_limit: str | None,
 ) -> None:
-    found = merged_by_node(of_class, of_claim, on_claim, on_pods)
+    claim = annotated_claim() if on_claim is None else annotated_claim(vram_limit=on_claim)
+    pods = [pod_annotations(vram_limit=limit) for limit in on_pods]
+
+    found = merged(of_class, of_claim, annotated=annotated(claim, *pods))
 
     assert found.vram_limit == (None if vram_limit is None else quantity.parse(vram_limit))
 
 
-def test_node_defaults_apply_if_nothing_is_set() -> None:
-    assert merged() == DEFAULTS
-
-
 def test_each_value_comes_from_the_first_source_that_sets_it() -> None:
-    found = merged(
-        config("class", limits={"tflops": "100"}, qos="low"),
-        config("claim", qos="high"),
-        annotated=ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi")),
-    )
+    pods = ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi"))
 
-    assert found == SharePolicy(
+    of_class = {"limits": {"tflops": "100"}, "qos": "low"}
+    assert merged(of_class, {"qos": "high"}, annotated=pods) == SharePolicy(
         isolation=Isolation.HARD,
         qos=Qos.HIGH,
         tflops_limit=quantity.parse("100"),
@@ -113,6 +114,7 @@ def test_each_value_comes_from_the_first_source_that_sets_it() -> None:
         limiter=True,
         isolation_by_tenant=True,
     )
+    assert merged() == DEFAULTS
 
 
 SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
@@ -143,18 +145,16 @@ def test_isolation_is_by_tenant_if_it_differs_from_the_administrators(
     isolation: Isolation,
     by_tenant: bool,
 ) -> None:
-    configs = [config("class", **of_class)] if of_class is not None else []
-    configs += [config("claim", **of_claim)] if of_claim is not None else []
-
-    found = merged(*configs, annotated=ShareParameters(isolation=annotated))
+    found = merged(of_class, of_claim, annotated=ShareParameters(isolation=annotated))
 
     assert (found.isolation, found.isolation_by_tenant) == (isolation, by_tenant)
 
 
 def test_last_config_of_a_source_wins() -> None:
-    assert merged(config("claim", qos="low"), config("claim", qos="high")).qos is Qos.HIGH
-    assert merged(config("class", **FORBIDDEN), config("class", overridable=True, qos="low"),
-                  config("claim", qos="high")).qos is Qos.HIGH  # fmt: skip
+    overridable = config("class", overridable=True, qos="low")
+
+    assert merged(None, {"qos": "low"}, config("claim", qos="high")).qos is Qos.HIGH
+    assert merged(FORBIDDEN, {"qos": "high"}, overridable).qos is Qos.HIGH
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,8 @@ def test_config_applies_to_its_requests_and_subrequests(
     share = allocation("gpu-0", 1, request=request_name, subrequest=subrequest)
     claim = allocated_claim("a", share, configs=(config("claim", *requests, qos="critical"),))
 
-    found = share_policy.of_share(claim, share, NOTHING, DEFAULTS)
-
-    assert (found.qos is Qos.CRITICAL) is is_for_it
+    qos = share_policy.of_share(claim, share, NOTHING, DEFAULTS).qos
+    assert (qos is Qos.CRITICAL) is is_for_it
 
 
 def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
@@ -193,63 +192,68 @@ def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> Non
     assert found == [Qos.LOW, Qos.HIGH]
 
 
-def test_malformed_parameters_are_refused_with_their_source_and_every_path() -> None:
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "error"),
+    [
+        (
+            None,
+            {"limits": {"vram": "1_000"}, "qos": "best"},
+            "parameters of the claim: "
+            "limits.vram: found '1_000', expected a quantity such as 100, 71200m or 16Gi; "
+            "qos: found 'best', expected one of low, medium, high, critical",
+        ),
+        ({"isolation": "none"}, None, "parameters of the class: isolation: found 'none'"),
+        # Also if the class replaces them.
+        ({**vram("1Gi"), **FORBIDDEN}, vram("-2Gi"), "parameters of the claim: limits.vram: "),
+    ],
+)
+def test_malformed_parameters_are_refused_with_their_source_and_every_path(
+    of_class: Fields | None, of_claim: Fields | None, error: str
+) -> None:
     with pytest.raises(ClaimError) as caught:
-        merged(config("claim", limits={"vram": "1_000"}, qos="best"))
+        merged(of_class, of_claim)
 
-    assert str(caught.value) == (
-        "claim default/a: parameters of the claim: "
-        "limits.vram: found '1_000', expected a quantity such as 100, 71200m or 16Gi; "
-        "qos: found 'best', expected one of low, medium, high, critical"
-    )
-    with pytest.raises(ClaimError, match="parameters of the class: isolation: found 'none'"):
-        merged(config("class", isolation="none"))
+    assert str(caught.value).startswith(f"claim default/a: {error}")
 
 
-def test_malformed_parameters_are_refused_even_if_a_class_replaces_them() -> None:
-    with pytest.raises(ClaimError, match=r"limits\.vram"):
-        merged(config("class", **vram("1Gi"), **FORBIDDEN), config("claim", **vram("-2Gi")))
-
-
-def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
-    return share_policy.annotated(allocated_claim("a", SHARE), lambda: pods)
-
-
-def test_malformed_annotations_are_refused_with_their_owner() -> None:
-    claim: AllocatedClaim = allocated_claim("a", SHARE, annotations=annotation("qos", "best"))
-    with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
-        share_policy.annotated(claim, dict)
-
-    text = r"claim default/a: pod default/p: annotation tensor-fusion\.ai/vram-limit: found '1_0'"
-    with pytest.raises(ClaimError, match=text):
-        of_pods({"default/o": {}, "default/p": annotation("vram-limit", "1_0")})
+@pytest.mark.parametrize(
+    ("on_claim", "on_pod", "error"),
+    [
+        ({"qos": "best"}, {}, r"annotation tensor-fusion\.ai/qos: f"),
+        (
+            {},
+            {"vram_limit": "1_0"},
+            r"pod default/1: annotation tensor-fusion\.ai/vram-limit: found '1_0'",
+        ),
+    ],
+)
+def test_malformed_annotations_are_refused_with_their_owner(
+    on_claim: dict[str, str], on_pod: dict[str, str], error: str
+) -> None:
+    with pytest.raises(ClaimError, match=f"claim default/a: {error}"):
+        annotated(annotated_claim(**on_claim), {}, pod_annotations(**on_pod))
 
 
 def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
-    claim = allocated_claim("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
-
-    assert share_policy.annotated(claim, lambda: {"default/p": annotation("qos", "low")}).qos
-    assert of_pods({"default/p": {"a": "b"}}) == NOTHING
+    assert annotated(annotated_claim(gpu_count="2"), pod_annotations(qos="low")).qos
+    assert annotated(annotated_claim(), {"a": "b"}) == NOTHING
 
 
-@pytest.mark.parametrize("key", ["tflops-limit", "vram-limit", "qos", "isolation"])
-def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(key: str) -> None:
-    value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("tflops_limit", "1Gi"), ("vram_limit", "1Gi"), ("qos", "low"), ("isolation", "hard")],
+)
+def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(name: str, text: str) -> None:
+    claim = annotated_claim(**{name: text})
 
-    claim = allocated_claim("a", SHARE, annotations=annotation(key, value))
-    pods = {"default/p": annotation("qos", "high") | annotation("vram-limit", "7Gi")}
+    found = annotated(claim, pod_annotations(qos="high", vram_limit="7Gi"))
 
-    assert share_policy.annotated(claim, lambda: pods) == share_policy.annotated(claim, dict)
-    assert share_policy.annotated(claim, dict) != NOTHING
-
-
-def gpu_share(**fields: Any) -> dict[str, Any]:
-    return {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", **fields}
+    assert found == annotated(claim) != NOTHING
 
 
-def errors(found: object, *, trusted: bool = False) -> list[str]:
+def errors(parse: Callable[..., object], found: object, **trust: bool) -> list[str]:
     with pytest.raises(ParameterError) as caught:
-        share_policy.parse(found, trusted=trusted)
+        parse(found, **trust)
     return str(caught.value).split("; ")
 
 
@@ -328,7 +332,7 @@ OTHERS = "expected one of apiVersion, kind, limits, isolation, qos"
     ],
 )
 def test_value_that_is_not_allowed_is_refused_with_its_path(found: object, error: str) -> None:
-    (text,) = errors(found)
+    (text,) = errors(share_policy.parse, found, trusted=False)
 
     assert text.startswith(error)
     assert ", expected " in text
@@ -336,15 +340,15 @@ def test_value_that_is_not_allowed_is_refused_with_its_path(found: object, error
 
 
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
-def test_switches_of_a_class_are_true_or_false(switch: str) -> None:
-    for value in (True, False, None):
-        assert (
-            getattr(share_policy.parse(gpu_share(**{switch: value}), trusted=True), switch) is value
-        )
-    others: tuple[object, ...] = ("true", "false", 0, 1, "", [])
-    for other in others:
-        assert errors(gpu_share(**{switch: other}), trusted=True) == [
-            f"{switch}: found {other!r}, expected true or false"
+@pytest.mark.parametrize("value", [True, False, None, "true", "false", 0, 1, "", []])
+def test_switches_of_a_class_are_true_or_false(switch: str, value: object) -> None:
+    found = gpu_share(**{switch: value})
+
+    if value is None or isinstance(value, bool):
+        assert getattr(share_policy.parse(found, trusted=True), switch) is value
+    else:
+        assert errors(share_policy.parse, found, trusted=True) == [
+            f"{switch}: found {value!r}, expected true or false"
         ]
 
 
@@ -357,7 +361,8 @@ def test_all_errors_are_reported_at_once_with_their_paths() -> None:
         "limiter": False,
     }
 
-    assert [error.partition(":")[0] for error in errors(found)] == [
+    paths = [error.partition(":")[0] for error in errors(share_policy.parse, found, trusted=False)]
+    assert paths == [
         "limiter",
         "apiVersion",
         "kind",
@@ -379,11 +384,9 @@ FIELDS = st.sampled_from(
     st.booleans(),
 )
 def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: bool) -> None:
-    before = repr(found)
-    try:
+    before, parsed = repr(found), NOTHING
+    with suppress(ParameterError):
         parsed = share_policy.parse(found, trusted=trusted)
-    except ParameterError:
-        parsed = ShareParameters()
 
     limits = (parsed.tflops_limit, parsed.vram_limit)
     assert trusted or (parsed.limiter, parsed.overridable) == (None, None)
@@ -391,49 +394,36 @@ def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: b
     assert repr(found) == before
 
 
-TFLOPS = "tensor-fusion.ai/tflops-limit"
-VRAM = "tensor-fusion.ai/vram-limit"
-QOS = "tensor-fusion.ai/qos"
-ISOLATION = "tensor-fusion.ai/isolation"
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            pod_annotations(tflops_limit="71.2", vram_limit="32Gi", qos="high", isolation="hard"),
+            ShareParameters(
+                tflops_limit=quantity.parse("71.2"),
+                vram_limit=quantity.parse("32Gi"),
+                qos=Qos.HIGH,
+                isolation=Isolation.HARD,
+            ),
+        ),
+        # Others are not read.
+        (pod_annotations(tflops_request="x", limiter="false", overridable="false"), NOTHING),
+        ({"example.com/qos": "urgent"}, NOTHING),
+        ({}, NOTHING),
+        # A limit of 0 counts as absent.
+        (pod_annotations(tflops_limit="0", vram_limit="0"), NOTHING),
+    ],
+)
+def test_share_annotations_are_parsed(found: dict[str, str], expected: ShareParameters) -> None:
+    assert share_policy.of_annotations(found) == expected
 
 
-def annotation_errors(found: dict[str, str]) -> list[str]:
-    with pytest.raises(ParameterError) as caught:
-        share_policy.of_annotations(found)
-    return str(caught.value).split("; ")
+def test_all_errors_of_annotations_are_reported_at_once() -> None:
+    bad = pod_annotations(tflops_limit="1_000", vram_limit="-1Gi", isolation="none", qos="x" * 1000)
 
+    found = errors(share_policy.of_annotations, bad)
 
-def test_only_share_annotations_are_parsed() -> None:
-    parsed = share_policy.of_annotations(
-        {
-            TFLOPS: "71.2",
-            VRAM: "32Gi",
-            QOS: "high",
-            ISOLATION: "hard",
-            "tensor-fusion.ai/tflops-request": "nonsense",
-            "tensor-fusion.ai/limiter": "false",
-            "tensor-fusion.ai/overridable": "false",
-            "example.com/qos": "urgent",
-        }
-    )
-
-    assert parsed == ShareParameters(
-        tflops_limit=quantity.parse("71.2"),
-        vram_limit=quantity.parse("32Gi"),
-        qos=Qos.HIGH,
-        isolation=Isolation.HARD,
-    )
-
-
-@pytest.mark.parametrize("found", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
-def test_absent_annotations_and_limits_of_0_set_nothing(found: dict[str, str]) -> None:
-    assert share_policy.of_annotations(found) == ShareParameters()
-
-
-def test_all_errors_are_reported_at_once() -> None:
-    found = annotation_errors({TFLOPS: "1_000", VRAM: "-1Gi", QOS: "x" * 1000, ISOLATION: "none"})
-
-    assert [error.partition(": found ")[0] for error in found] == [TFLOPS, VRAM, ISOLATION, QOS]
+    assert [error.partition(": found ")[0] for error in found] == [*bad]
     assert all(len(error) < 250 for error in found)
 
 

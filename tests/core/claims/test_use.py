@@ -1,5 +1,7 @@
 """Whose a process is, and what a share's use says."""
 
+from typing import Any
+
 import pytest
 
 from tensorfusion_dra.core.claims import use
@@ -96,113 +98,97 @@ def process(pid: int, pod: str, gib: float, *, percent: int = 0, container: str 
     )
 
 
-def test_processes_belong_to_the_share_of_their_pod_on_their_card() -> None:
-    claims = [
-        named("a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a"),
-        named("b", prepared_share(0, limit(50, 20)), pod="b"),
-    ]
-
-    found = use.of_node(
-        claims,
-        {
-            "GPU-0": [
-                process(1, "a", 4, percent=10),
-                process(2, "a", 2, percent=5, container=OTHER_ID),
-                process(3, "b", 8),
-            ],
-            "GPU-1": [process(1, "a", 1)],
-        },
-        pods={},
+def used(gib: float, percent: int = 0, processes: int = 0, **containers: float) -> Used:
+    """Return a share's use; containers by ID."""
+    return Used(
+        vram_bytes=int(gib * GIB),
+        sm_percent=percent,
+        processes=processes,
+        containers={name: int(size * GIB) for name, size in containers.items()},
     )
 
-    assert found.shares["uid-a"] == [
-        Used(
-            vram_bytes=6 * GIB,
-            sm_percent=15,
-            processes=2,
-            containers={ID: 4 * GIB, OTHER_ID: 2 * GIB},
+
+A = named("a", prepared_share(0, limit(50, 20)), pod="a")
+ON_TWO_CARDS = named(
+    "a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a"
+)
+EXACT = {"exact": {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}}
+
+
+@pytest.mark.parametrize(
+    ("claims", "cards", "more", "shares"),
+    [
+        pytest.param(
+            [ON_TWO_CARDS, named("b", prepared_share(0, limit(50, 20)), pod="b")],
+            {
+                "GPU-0": [
+                    process(1, "a", 4, percent=10),
+                    process(2, "a", 2, percent=5, container=OTHER_ID),
+                    process(3, "b", 8),
+                ],
+                "GPU-1": [process(1, "a", 1)],
+            },
+            {},
+            {
+                "uid-a": [
+                    used(6, 15, 2, **{ID: 4, OTHER_ID: 2}),
+                    used(1, processes=1, **{ID: 1}),
+                ],
+                "uid-b": [used(8, processes=1, **{ID: 8})],
+            },
+            id="by pod and card",
         ),
-        Used(vram_bytes=GIB, processes=1, containers={ID: GIB}),
-    ]
-    assert found.shares["uid-b"] == [
-        Used(vram_bytes=8 * GIB, processes=1, containers={ID: 8 * GIB})
-    ]
-    assert found.foreign == {}
+        pytest.param(
+            [A],
+            {"GPU-0": [process(1, "a", 1), process(2, "late", 2)]},
+            {"pods": {"uid-a": {"uid-late"}}},
+            {"uid-a": [used(3, processes=2, **{ID: 3})]},
+            id="of a pod that came to the claim later",
+        ),
+        pytest.param(
+            [
+                named("a", prepared_share(0, limit(20, 4)), pod="a"),
+                named("b", prepared_share(0, limit(20, 8)), pod="a"),
+            ],
+            {"GPU-0": [process(1, "a", 5, percent=30), process(2, "a", 2, percent=5)]},
+            {},
+            {"uid-a": [used(4, 20, 2, **{ID: 7})], "uid-b": [used(3, 15, 2, **{ID: 7})]},
+            id="several shares of one pod on a card are filled in order",
+        ),
+        pytest.param(
+            [ON_TWO_CARDS],
+            {"GPU-0": [process(1, "a", 4, percent=10)]},
+            EXACT,
+            {"uid-a": [used(5, 10, 1, **{ID: 4}), Used()]},
+            id="memory that the driver counts by pod",
+        ),
+        pytest.param(
+            [ON_TWO_CARDS], {}, EXACT, {"uid-a": [used(5), Used()]}, id="which needs no processes"
+        ),
+        pytest.param([A], {"GPU-1": []}, {}, {"uid-a": [None]}, id="of a card that says nothing"),
+    ],
+)
+def test_processes_belong_to_the_share_of_their_pod_on_their_card(
+    claims: list[PreparedClaim], cards: Any, more: Any, shares: dict[str, list[Used | None]]
+) -> None:
+    found = use.of_node(claims, cards, **{"pods": {}, **more})
+
+    assert (found.shares, found.foreign) == (shares, {})
 
 
-def test_what_belongs_to_no_share_is_named() -> None:
-    claims = [named("a", prepared_share(0, limit(50, 20)), pod="a")]
+def test_what_belongs_to_no_share_is_named_the_largest_first() -> None:
+    every = [process(8, "x", 8), *(process(number, "", number) for number in range(1, 8))]
 
-    found = use.of_node(
-        claims, {"GPU-0": [process(7, "", 1), process(8, "x", 2)], "GPU-1": []}, pods={}
-    )
+    found = use.of_node([A], {"GPU-0": every, "GPU-1": []}, pods={})
 
     assert found.shares == {"uid-a": [Used()]}
-    assert (found.foreign["GPU-0"].vram_bytes, found.foreign["GPU-0"].processes) == (3 * GIB, 2)
+    foreign = found.foreign["GPU-0"]
+    assert (foreign.vram_bytes, foreign.processes) == (36 * GIB, 8)
     assert found.foreign_text == {
-        "GPU-0": "process 8 python of pod uid-x uses 2048 MiB, process 7 python uses 1024 MiB"
+        "GPU-0": "process 8 python of pod uid-x uses 8192 MiB, process 7 python uses 7168 MiB, "
+        "process 6 python uses 6144 MiB, process 5 python uses 5120 MiB, process 4 python uses "
+        "4096 MiB, and 3 more"
     }
-
-
-def test_text_about_many_processes_names_the_largest() -> None:
-    every = [process(number, "", number) for number in range(1, 8)]
-
-    found = use.of_node([], {"GPU-0": every}, pods={})
-
-    text = found.foreign_text["GPU-0"]
-    assert text.startswith("process 7 python uses 7168 MiB, process 6")
-    assert text.endswith("process 3 python uses 3072 MiB, and 2 more")
-
-
-def test_pod_that_came_to_a_claim_later_uses_its_share() -> None:
-    claims = [named("a", prepared_share(0, limit(50, 20)), pod="a")]
-    cards = {"GPU-0": [process(1, "a", 1), process(2, "late", 2)]}
-
-    found = use.of_node(claims, cards, pods={"uid-a": {"uid-late"}})
-
-    (used,) = found.shares["uid-a"]
-    assert used is not None
-    assert (used.vram_bytes, used.processes) == (3 * GIB, 2)
-    assert found.foreign == {}
-
-
-def test_several_shares_of_one_pod_on_a_card_are_filled_in_order() -> None:
-    claims = [
-        named("a", prepared_share(0, limit(20, 4)), pod="a"),
-        named("b", prepared_share(0, limit(20, 8)), pod="a"),
-    ]
-    cards = {"GPU-0": [process(1, "a", 5, percent=30), process(2, "a", 2, percent=5)]}
-
-    found = use.of_node(claims, cards, pods={})
-
-    (first,), (second,) = found.shares["uid-a"], found.shares["uid-b"]
-    assert first is not None
-    assert second is not None
-    assert (first.vram_bytes, first.sm_percent) == (4 * GIB, 20)
-    assert (second.vram_bytes, second.sm_percent) == (3 * GIB, 15)
-
-
-def test_memory_that_the_driver_counts_by_pod_needs_no_processes() -> None:
-    claim = named("a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a")
-    exact = {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}
-
-    with_processes = use.of_node(
-        [claim], {"GPU-0": [process(1, "a", 4, percent=10)]}, pods={}, exact=exact
-    )
-    without = use.of_node([claim], {}, pods={}, exact=exact)
-
-    (first, second) = with_processes.shares["uid-a"]
-    assert first is not None
-    assert (first.vram_bytes, first.sm_percent, first.processes) == (5 * GIB, 10, 1)
-    assert second == Used()
-    assert without.shares["uid-a"] == [Used(vram_bytes=5 * GIB), Used()]
-    assert without.foreign == {}
-
-
-def test_use_of_a_card_that_does_not_say_it_is_unknown() -> None:
-    claim = named("a", prepared_share(0, limit(50, 20)), pod="a")
-
-    assert use.of_node([claim], {"GPU-1": []}, pods={}).shares == {"uid-a": [None]}
 
 
 @pytest.mark.parametrize(

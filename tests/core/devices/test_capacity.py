@@ -1,27 +1,25 @@
 """Capacities of a card: their policies, oversubscription, and memory that the driver reserves."""
 
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
+from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
+from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE, published_devices
-from tests.support.builders.gpus import gpu
+from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import node_facts
 
 
@@ -41,76 +39,70 @@ def test_card_offers_compute_and_memory_with_a_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vram_bytes", "value"),
+    ("vram_bytes", "reserved_bytes", "value"),
     [
-        (80 * GIB, "80Gi"),
-        (80 * GIB - 1, "81919Mi"),
-        (85_520_809_984, "81559Mi"),
-        (16 * GIB + MIB // 2, "16Gi"),
+        (80 * GIB, 0, "80Gi"),
+        (80 * GIB - 1, 0, "81919Mi"),
+        (85_520_809_984, 0, "81559Mi"),
+        (16 * GIB + MIB // 2, 0, "16Gi"),
+        # Driver and firmware reserve a part.
+        (15360 * MIB, 450 * MIB - 1, "14910Mi"),
     ],
 )
-def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value: str) -> None:
-    card = gpu(vram_bytes=vram_bytes)
+def test_memory_is_what_is_not_reserved_rounded_down_to_the_step_of_its_shares(
+    vram_bytes: int, reserved_bytes: int, value: str
+) -> None:
+    card = gpu(vram_bytes=vram_bytes, reserved_bytes=reserved_bytes)
+    (device,) = published_devices(card)
 
-    offered = capacity.of_card(card, None)["vram"]
-
-    assert str(offered.value) == value
+    shown = (str(device.capacity["vram"].value), device.attributes["node_total_vram"])
+    assert shown == (value, value)
     assert capacity.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
 
 
-HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
-POOL = replace(NODE, oversubscription=HALF_MORE)
-
-
-def oversubscribed_devices(
-    *cards: Gpu, host: HostResources, ratios: Oversubscription = HALF_MORE
-) -> tuple[Device, ...]:
-    return published_devices(*cards, node=replace(NODE, oversubscription=ratios), host=host)
+POOL = replace(
+    NODE,
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=50, host_disk_percent=0
+    ),
+)
 
 
 def test_tenants_divide_the_virtual_totals_and_by_default_no_physical_capacity() -> None:
-    (a100,) = oversubscribed_devices(
-        gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB)
+    a100, second = published_devices(
+        *(replace(card, vram_bytes=40 * GIB) for card in gpus(2)),
+        node=POOL,
+        host=HostResources(memory_bytes=80 * GIB),
     )
 
-    found = a100.capacity.items()
-    assert {name: (str(entry.value), str(entry.default)) for name, entry in found} == {
+    assert {name: (str(e.value), str(e.default)) for name, e in a100.capacity.items()} == {
         "tflops": ("312", "0"),
         "vram": ("40Gi", "0"),
         "virtual_tflops": ("468", "468"),
         "virtual_vram": ("60Gi", "60Gi"),
     }
     assert device_rules.violations(a100.as_api()) == ()
-
-
-def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
-    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
-    small, large = oversubscribed_devices(
-        gpu(0, vram_bytes=16 * GIB),
-        gpu(1, vram_bytes=48 * GIB),
-        host=HostResources(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
-        ratios=ratios,
-    )
-
-    assert str(small.capacity["virtual_vram"].value) == "32Gi"  # 16 + 64 x 1/4
-    assert str(large.capacity["virtual_vram"].value) == "96Gi"  # 48 + 64 x 3/4
-
-
-def test_every_device_has_the_nodes_totals() -> None:
-    (first, second) = oversubscribed_devices(
-        gpu(0, vram_bytes=40 * GIB),
-        gpu(1, vram_bytes=40 * GIB),
-        host=HostResources(memory_bytes=80 * GIB),
-    )
-
     totals = {
         "node_total_tflops": "624",
         "node_virtual_tflops": "936",
         "node_total_vram": "80Gi",
         "node_virtual_vram": "120Gi",
     }
-    for one in (first, second):
-        assert one.attributes.items() >= totals.items()
+    for each in (a100, second):
+        assert each.attributes.items() >= totals.items()
+
+
+def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
+    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
+    cards = (gpu(0, vram_bytes=16 * GIB), gpu(1, vram_bytes=48 * GIB))
+    host = HostResources(memory_bytes=64 * GIB, disk_bytes=320 * GIB)
+
+    totals = capacity.virtual_totals(cards, ratios, host)
+
+    assert [totals[card.uuid].vram_bytes for card in cards] == [
+        32 * GIB,  # 16 + 64 x 1/4
+        96 * GIB,  # 48 + 64 x 3/4
+    ]
 
 
 @given(
@@ -139,92 +131,67 @@ def test_parts_never_exceed_the_whole(
         assert totals[card.uuid].vram_bytes >= capacity.usable_vram_bytes(card)
 
 
-AMOUNTS = {"tflops": "0", "vram": "0"}
+VIRTUAL = node_facts(gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB))
+"""One 40Gi A100 that its pool hands out as 468 TFLOPS and 60Gi."""
+STOPPED = node_facts(gpu(vram_bytes=40 * GIB))
+"""The same card after its pool stopped oversubscribing, or before it began."""
+(A100,) = STOPPED.devices
 
 
-def oversubscribed_claim(
-    name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
-) -> PreparedClaim:
-    """Return a claim on one 40Gi A100 at 1.5x; None requests the physical capacities."""
-    node = node_facts(
-        gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB)
-    )
-    (a100,) = node.devices
-    if virtual is None:
-        consumed = {"tflops": "312", "vram": "40Gi", "virtual_tflops": "468"}
-        amounts = {**consumed, "virtual_vram": "60Gi"}
-    else:
-        amounts = {**AMOUNTS, "virtual_tflops": virtual[0], "virtual_vram": virtual[1]}
-    share = replace(
-        allocation(a100, int(name)),
-        consumed={key: quantity.parse(text) for key, text in amounts.items()},
-    )
-    return claim_admission(allocated_claim(f"claim-{name}", share), on=node, beside=beside)
+def claim(number: int, on: ClaimFacts, *beside: PreparedClaim, **amounts: str) -> PreparedClaim:
+    """Return a claim with these amounts of the card, and no physical ones by default."""
+    given = {"tflops": "0", "vram": "0", **amounts}
+    consumed = {name: quantity.parse(text) for name, text in given.items()}
+    share = allocation(A100, number, consumed=consumed)
+    return claim_admission(allocated_claim(f"claim-{number}", share), on=on, beside=beside)
 
 
-def claim_after_oversubscription(
-    name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()
-) -> PreparedClaim:
-    """Return a claim with virtual amounts, prepared after its pool stopped oversubscribing."""
-    node = node_facts(gpu(vram_bytes=40 * GIB))
-    (card,) = node.devices
-    amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
-    consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
-    wanted = allocated_claim(name, allocation(card, ord(name), consumed=consumed))
-    return claim_admission(wanted, on=node, beside=beside)
+def virtual(tflops: str, vram: str) -> dict[str, str]:
+    return {"virtual_tflops": tflops, "virtual_vram": vram}
 
 
-PHYSICAL = node_facts(gpu(vram_bytes=40 * GIB))
-(A100,) = PHYSICAL.devices
-BEFORE_IT = claim_record("old", allocation(A100, 9, tflops="300", vram="30Gi"), on=PHYSICAL)
-FIRST = oversubscribed_claim("1", ("400", "40Gi"))
-SECOND = oversubscribed_claim("2", ("68", "20Gi"), [FIRST])
-WHOLE = oversubscribed_claim("1", None)
-LEFT = claim_after_oversubscription("a", "78", "30Gi")
-MORE = claim_after_oversubscription("a", "468", "60Gi")
+BEFORE_IT = claim(9, STOPPED, tflops="300", vram="30Gi")
+FIRST = claim(1, VIRTUAL, **virtual("400", "40Gi"))
+LEFT = claim(1, STOPPED, **virtual("78", "30Gi"))
+MORE = claim(1, STOPPED, **virtual("468", "60Gi"))
 
 
 @pytest.mark.parametrize(
-    ("admitted", "wanted", "beside", "error"),
+    ("on", "amounts", "beside", "error"),
     [
         (
-            oversubscribed_claim,
-            ("3", ("1n", "1Mi")),
-            [FIRST, SECOND],
+            VIRTUAL,
+            virtual("1n", "1Mi"),
+            [FIRST, claim(2, VIRTUAL, FIRST, **virtual("68", "20Gi"))],
             "virtual_tflops: found 1n plus 468 in use, expected at most 468",
         ),
         (
-            oversubscribed_claim,
-            ("2", ("1", "1Mi")),
-            [WHOLE],
+            VIRTUAL,
+            virtual("1", "1Mi"),
+            [claim(1, VIRTUAL, tflops="312", vram="40Gi", **virtual("468", "60Gi"))],
             "virtual_tflops: found 1 plus 468 in use, expected at most 468",
         ),
         (
-            oversubscribed_claim,
-            ("1", ("200", "1Gi")),
+            VIRTUAL,
+            virtual("200", "1Gi"),
             [BEFORE_IT],
             "virtual_tflops: found 200 plus 300 in use, expected at most 468",
         ),
-        (oversubscribed_claim, ("2", ("168", "30Gi")), [BEFORE_IT], None),
+        (VIRTUAL, virtual("168", "30Gi"), [BEFORE_IT], None),
         (
-            claim_after_oversubscription,
-            ("b", "78", "20Gi"),
+            STOPPED,
+            virtual("78", "20Gi"),
             [LEFT],
             "vram: found 20Gi plus 30Gi in use, expected at most 40Gi",
         ),
-        (claim_after_oversubscription, ("c", "78", "10Gi"), [LEFT], None),
+        (STOPPED, virtual("78", "10Gi"), [LEFT], None),
         (
-            claim_after_oversubscription,
-            ("b", "1", "1Mi"),
+            STOPPED,
+            virtual("1", "1Mi"),
             [MORE],
             "tflops: found 1 plus 312 in use, expected at most 312",
         ),
-        (
-            claim_after_oversubscription,
-            ("a", "78", "0"),
-            [],
-            "vram: found 0, expected at least 1Mi",
-        ),
+        (STOPPED, virtual("78", "0"), [], "vram: found 0, expected at least 1Mi"),
     ],
     ids=[
         *("virtual total", "physical card", "share from before", "fits a share from before"),
@@ -232,61 +199,53 @@ MORE = claim_after_oversubscription("a", "468", "60Gi")
     ],
 )
 def test_claims_never_exceed_the_virtual_or_physical_totals(
-    admitted: Callable[..., PreparedClaim],
-    wanted: tuple[Any, ...],
-    beside: list[PreparedClaim],
-    error: str | None,
+    on: ClaimFacts, amounts: dict[str, str], beside: list[PreparedClaim], error: str | None
 ) -> None:
     with pytest.raises(ClaimError, match=error) if error else nullcontext():
-        assert admitted(*wanted, beside).shares
+        assert claim(3, on, *beside, **amounts).shares
 
 
 @pytest.mark.parametrize(
-    ("claim", "consumed", "limit"),
+    ("granted", "consumed", "limit"),
     [
         (LEFT, {"tflops": "78", "vram": "30Gi"}, Limit(sm_percent=25, vram_bytes=30 * GIB)),
         (MORE, {"tflops": "312", "vram": "40Gi"}, Limit(sm_percent=100, vram_bytes=40 * GIB)),
     ],
 )
 def test_claim_gets_its_virtual_amounts_of_the_card_after_oversubscription_stopped(
-    claim: PreparedClaim, consumed: dict[str, str], limit: Limit
+    granted: PreparedClaim, consumed: dict[str, str], limit: Limit
 ) -> None:
-    (kept,) = claim.shares
+    (kept,) = granted.shares
 
     assert {name: str(amount) for name, amount in kept.consumed.items()} == consumed
     assert kept.limit == limit
 
 
-T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
-RESERVING = replace(T4, reserved_bytes=450 * MIB - 1)
-BEFORE, NOW = node_facts(T4), node_facts(RESERVING)
-(CARD,) = NOW.devices
+RESERVING = node_facts(gpu(vram_bytes=40 * GIB, reserved_bytes=450 * MIB))
+OF_ALL = claim(1, STOPPED, tflops="312", vram="40Gi")
 
 
-def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
-    (device,) = published_devices(RESERVING)
+def test_record_of_the_total_before_memory_was_reserved_stays() -> None:
+    today = lending.with_totals(OF_ALL, RESERVING.devices)
 
-    assert str(device.capacity["vram"].value) == "14910Mi"
-    assert device.attributes["node_total_vram"] == "14910Mi"
+    (kept,) = lending.redistribute_limits([today], RESERVING.rules)
+
+    assert kept.shares[0].limit == OF_ALL.shares[0].limit
 
 
-def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
-    whole = claim_record("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
-
-    today = lending.with_totals(whole, NOW.devices)
-    (kept,) = lending.redistribute_limits([today], NOW.rules)
-
-    assert kept.shares[0].limit == whole.shares[0].limit
-    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        claim_admission(
-            allocated_claim("b", allocation(CARD, 2, tflops="0", vram="1Mi")),
-            on=NOW,
-            beside=[whole],
-        )
-    half = claim_record("c", allocation(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
-    with pytest.raises(
-        ClaimError, match="vram: found 1Gi plus 14Gi in use, expected at most 14910Mi"
-    ):
-        claim_admission(
-            allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
-        )
+@pytest.mark.parametrize(
+    ("vram", "beside", "error"),
+    [
+        ("1Mi", OF_ALL, "vram: found 1Mi plus 40Gi in use, expected at most 40510Mi"),
+        (
+            "1Gi",
+            claim(2, RESERVING, tflops="1", vram="39Gi"),
+            "vram: found 1Gi plus 39Gi in use, expected at most 40510Mi",
+        ),
+    ],
+)
+def test_new_claims_have_to_fit_what_is_not_reserved(
+    vram: str, beside: PreparedClaim, error: str
+) -> None:
+    with pytest.raises(ClaimError, match=error):
+        claim(3, RESERVING, beside, vram=vram)

@@ -1,4 +1,4 @@
-"""Device that is published for a card: the guide's attributes, within the API's limits."""
+"""Device that is published for a card: the guide's attributes, within the API's limits; taints."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,89 +11,83 @@ from hypothesis import strategies as st
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
-from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
+from tensorfusion_dra.core.devices.device import Enforcement, Version
+from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.devices.other_users import OtherUser
+from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
 from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 
 
-def attributes(card: Gpu, node: Node = NODE) -> dict[str, Any]:
-    (device,) = published_devices(card, node=node)
-    written: Any = device.as_api()["attributes"]
-    return dict(written)
-
-
 def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> None:
-    unknown = gpu(
-        model="",
-        product_name="",
-        architecture="",
-        compute_capability=(0, 0),
-        driver_version="",
-        pci_bus_id=None,
-        pcie_root=None,
-        numa_node=None,
+    (known,), (unknown,) = (
+        published_devices(gpu()),
+        published_devices(
+            gpu(
+                model="",
+                product_name="",
+                architecture="",
+                compute_capability=(0, 0),
+                driver_version="",
+                pci_bus_id=None,
+                pcie_root=None,
+                numa_node=None,
+            )
+        ),
     )
 
-    missing = attributes(gpu()).keys() - attributes(unknown).keys()
-
+    missing = known.attributes.keys() - unknown.attributes.keys()
     assert missing == {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
 
 
-RATIOS = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
+POOL = replace(
+    NODE,
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=0, host_disk_percent=0
+    ),
+)
 
 
 def test_other_packages_have_room_for_four_attributes_or_capacities() -> None:
-    node = replace(NODE, oversubscription=RATIOS)
-    (device,) = published_devices(gpu(), node=node)
+    (device,) = published_devices(gpu(), node=POOL)
 
     assert set(device.capacity) == names.CAPACITIES
     assert len(device.attributes) + len(device.capacity) == 32 - 4
 
 
-def test_attributes_have_the_values_that_users_select() -> None:
-    written = attributes(gpu(), Node(name="node-01", gpupool="production-pool", qos="high"))
-
-    expected = {
-        "model": {"string": "A100"},
-        "pool_name": {"string": "production-pool"},
-        "node_name": {"string": "node-01"},
-        "qos": {"string": "high"},
-        "phase": {"string": "Running"},
-        "used_by": {"string": ""},
-        "cuda_compute_capability": {"version": "8.0.0"},
-        "driver_version": {"version": "550.54.15"},
-        "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
-        "resource.kubernetes.io/numaNode": {"int": 0},
-    }
-    assert {name: written[name] for name in expected} == expected
-
-
-def test_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
+def test_devices_have_the_names_and_attributes_that_users_select() -> None:
     card = gpu(uuid="GPU-8F3A1B2C-0000-4000-8000-00000000ABCD")
+    others = gpus(8)[1:]
+    lost = (LeftOut(subject="GPU-9", reason="lost"),)
 
-    (device,) = published_devices(card)
+    device, *_ = published_devices(card, *others, left_out=lost)
 
     assert device.name == "gpu-8f3a1b2c-0000-4000-8000-00000000abcd"
-    assert device.attributes["uuid"] == card.uuid
-
-
-def test_totals_count_the_cards_of_the_node() -> None:
-    written = published_devices(*gpus(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
-
-    expected = {
-        "node_total_tflops": "2496",
-        "node_total_vram": "640Gi",
-        "node_total_gpus": 9,
-        "node_managed_gpus": 8,
-    }
-    for device in written:
-        assert device.attributes.items() >= expected.items()
+    assert (
+        device.attributes_as_api().items()
+        >= {
+            "uuid": {"string": card.uuid},
+            "model": {"string": "A100"},
+            "pool_name": {"string": "default"},
+            "node_name": {"string": "node-01"},
+            "qos": {"string": "medium"},
+            "phase": {"string": "Running"},
+            "used_by": {"string": ""},
+            "cuda_compute_capability": {"version": "8.0.0"},
+            "driver_version": {"version": "550.54.15"},
+            "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
+            "resource.kubernetes.io/numaNode": {"int": 0},
+            # Totals count the cards of the node.
+            "node_total_tflops": {"string": "2496"},
+            "node_total_vram": {"string": "640Gi"},
+            "node_total_gpus": {"int": 9},
+            "node_managed_gpus": {"int": 8},
+        }.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,10 +97,10 @@ def test_totals_count_the_cards_of_the_node() -> None:
 def test_total_compute_is_a_plain_decimal_which_cel_reads_as_a_double(
     milli_tflops: int, total: str
 ) -> None:
-    written = published_devices(*(gpu(index, milli_tflops=milli_tflops) for index in range(8)))
+    device, *_ = published_devices(*(replace(card, milli_tflops=milli_tflops) for card in gpus(8)))
 
-    assert written[0].attributes["node_total_tflops"] == total
-    assert written[0].attributes["node_virtual_tflops"] == total
+    totals = {"node_total_tflops": total, "node_virtual_tflops": total}
+    assert device.attributes.items() >= totals.items()
 
 
 @pytest.mark.parametrize(
@@ -129,13 +123,12 @@ def test_version_text_of_a_driver_becomes_a_semantic_version(text: str, version:
 
 
 def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
-    written = attributes(
-        gpu(product_name="é" * 40, architecture="x" * 65, model="é" * 31 + "xy" + "z")
-    )
+    texts: Any = {"product_name": "é" * 40, "architecture": "x" * 65, "model": "é" * 31 + "xyz"}
 
-    assert written["product_name"] == {"string": "é" * 32}
-    assert written["architecture"] == {"string": "x" * 64}
-    assert written["model"] == {"string": "é" * 31 + "xy"}
+    (device,) = published_devices(gpu(**texts))
+
+    expected = {"product_name": "é" * 32, "architecture": "x" * 64, "model": "é" * 31 + "xy"}
+    assert device.attributes.items() >= expected.items()
 
 
 @given(st.text(), st.text(), st.integers(1, 10**9), st.integers(2 * 2**20, 2**50))
@@ -164,25 +157,40 @@ def unhealthy(kind: ProblemKind = ProblemKind.XID) -> Unhealthy:
     return Unhealthy(worst=problem, since=SINCE)
 
 
-def test_awaited_enforcer_is_a_binding_condition_and_a_missing_one_a_taint() -> None:
-    (awaiting,) = published_devices(gpu(), enforcement=Enforcement(is_awaited=True))
-    (tainted,) = published_devices(gpu(), enforcement=GIVEN_UP)
+@pytest.mark.parametrize(
+    ("enforcement", "expected"),
+    [
+        (
+            Enforcement(is_awaited=True),
+            {
+                "bindingConditions": ["tensor-fusion.ai/enforcer-ready"],
+                "bindingFailureConditions": ["tensor-fusion.ai/enforcer-missing"],
+            },
+        ),
+        (
+            GIVEN_UP,
+            {
+                "taints": [
+                    {
+                        "key": "tensor-fusion.ai/enforcer-missing",
+                        "value": "none",
+                        "effect": "NoSchedule",
+                        "timeAdded": "2026-03-01T00:00:00Z",
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_awaited_enforcer_is_a_binding_condition_and_a_missing_one_a_taint(
+    enforcement: Enforcement, expected: dict[str, Any]
+) -> None:
+    (plain,) = published_devices(gpu())
+    (device,) = published_devices(gpu(), enforcement=enforcement)
 
-    listed, after = awaiting.as_api(), tainted.as_api()
-
-    assert listed["bindingConditions"] == ["tensor-fusion.ai/enforcer-ready"]
-    assert listed["bindingFailureConditions"] == ["tensor-fusion.ai/enforcer-missing"]
-    assert after["taints"] == [
-        {
-            "key": "tensor-fusion.ai/enforcer-missing",
-            "value": "none",
-            "effect": "NoSchedule",
-            "timeAdded": "2026-03-01T00:00:00Z",
-        }
-    ]
-    for device, other in ((listed, "taints"), (after, "bindingConditions")):
-        assert other not in device
-        assert list(object_rules.violations(slice_spec(devices=[device]))) == []
+    listed = device.as_api()
+    assert {key: found for key, found in listed.items() if key not in plain.as_api()} == expected
+    assert list(object_rules.violations(slice_spec(devices=[listed]))) == []
 
 
 @pytest.mark.parametrize(
@@ -205,11 +213,11 @@ def test_each_reason_to_keep_claims_away_is_a_taint_of_its_own(
     )
 
     keys = [names.TAINT_UNHEALTHY, names.TAINT_USED_BY, names.TAINT_ENFORCER_MISSING]
-    assert [each.key for each in device.taints] == keys[-len(effects) :]
-    assert [each.effect for each in device.taints] == effects
+    assert [(each.key, each.effect) for each in device.taints] == [
+        *zip(keys[-len(effects) :], effects, strict=True)
+    ]
     assert device.attributes["used_by"] == "nvidia-device-plugin"
-    listed = device.as_api()
-    assert list(object_rules.violations(slice_spec(devices=[listed]))) == []
+    assert list(object_rules.violations(slice_spec(devices=[device.as_api()]))) == []
 
 
 def test_attributes_keep_their_types() -> None:
@@ -244,5 +252,88 @@ def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     }
     assert listed.get("taints") == ([expected] if effect else None)
     assert listed["attributes"]["phase"] == {"string": "Unknown"}
-    assert listed["capacity"] == healthy.as_api()["capacity"]
+    assert device.capacity == healthy.capacity
     assert device_rules.violations(listed) == ()
+
+
+CARD = gpu(pci_bus_id="0000:18:00.0")
+UUID = CARD.uuid
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+NVIDIA_SLICE = {
+    "spec": {
+        "driver": "gpu.nvidia.com",
+        "pool": {"name": "node-01"},
+        "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": UUID}}}],
+    }
+}
+BY_PCI_ADDRESS = {
+    "spec": {
+        "driver": "other.example.com",
+        "pool": {"name": "p"},
+        "devices": [
+            {
+                "name": "a",
+                "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:18:00.0"}},
+            }
+        ],
+    }
+}
+PLUGIN, OTHER_CARD = ("nvidia.com/gpu", UUID), ("nvidia.com/gpu", "GPU-other")
+
+
+@pytest.mark.parametrize(
+    ("offered", "held", "claims", "slices", "user"),
+    [
+        ([], [], [], [{"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}], None),
+        ([OTHER_CARD], [OTHER_CARD], [], [], None),
+        ([PLUGIN], [], [], [], ("nvidia-device-plugin", False)),
+        ([PLUGIN], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
+        ([], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
+        ([], [("nvidia.com/gpu.shared", f"{UUID}::3")], [], [], ("nvidia-device-plugin", True)),
+        ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], [], ("volcano.sh", False)),
+        ([], [], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
+        ([], [], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
+        (
+            [],
+            [],
+            [("gpu.nvidia.com", "node-01", "gpu-0")],
+            [NVIDIA_SLICE],
+            ("gpu.nvidia.com", True),
+        ),
+        (
+            [],
+            [],
+            [("gpu.nvidia.com", "node-01", "gpu-1")],
+            [NVIDIA_SLICE],
+            ("gpu.nvidia.com", False),
+        ),
+        ([], [], [("tensor-fusion.ai.dra-driver", "default/node-01", UUID)], [], None),
+        ([], [PLUGIN], [], [NVIDIA_SLICE], ("nvidia-device-plugin", True)),
+    ],
+)
+def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_it(
+    offered: list[tuple[str, str]],
+    held: list[tuple[str, str]],
+    claims: list[tuple[str, str, str]],
+    slices: list[dict[str, Any]],
+    user: tuple[str, bool] | None,
+) -> None:
+    allocations = Allocations(
+        offered=frozenset(offered), held=frozenset(held), claims=frozenset(claims)
+    )
+
+    found = other_users.of_cards([CARD, gpu(1)], allocations, slices, before={}, now=NOW)
+
+    expected = {UUID: OtherUser(name=user[0], holds=user[1], since=NOW)} if user else {}
+    assert found == expected
+
+
+def test_the_same_other_user_is_there_since_it_came() -> None:
+    plugin = Allocations(offered=frozenset({("nvidia.com/gpu", UUID)}))
+    first = other_users.of_cards([CARD], plugin, [], before={}, now=NOW)
+    later = NOW + timedelta(hours=1)
+
+    same = other_users.of_cards([CARD], plugin, [], before=first, now=later)
+    another = other_users.of_cards([CARD], Allocations(), [NVIDIA_SLICE], before=same, now=later)
+
+    assert (same[UUID].since, another[UUID].since) == (NOW, later)

@@ -1,6 +1,6 @@
 """Health of cards: unhealthy at once, healthy after a while; which are remembered and published."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from tensorfusion_dra.core.devices.health import (
     KnownCards,
     Moment,
     ProblemKind,
-    PublishedCards,
+    Unhealthy,
 )
 from tensorfusion_dra.core.devices.xids import XidRules
 from tests.support.builders.gpus import gpu, gpus
@@ -31,8 +31,8 @@ from tests.support.tally import examples
 RULES = HealthRules(failed_readings=2, good_readings=3, quiet_seconds=100)
 XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
 LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="lost")
-RESET = HealthProblem(kind=ProblemKind.RECOVERY, reason="gpu-reset-required", text="reset")
 HUNG = HealthProblem(kind=ProblemKind.UNREADABLE, reason="nvml-hung", text="hung")
+RESET = HealthProblem(kind=ProblemKind.RECOVERY, reason="gpu-reset-required", text="reset")
 GOOD = Finding(needs_nothing=True)
 SILENT = Finding()  # from a driver that reports nothing about recovery
 
@@ -56,11 +56,7 @@ def after(
 
 @pytest.mark.parametrize("trouble", [LOST, RESET])
 def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: HealthProblem) -> None:
-    found = after(bad(trouble))
-
-    assert found.unhealthy is not None
-    assert found.unhealthy.worst == trouble
-    assert found.unhealthy.since == moment(0).at
+    assert after(bad(trouble)).unhealthy == Unhealthy(worst=trouble, since=moment(0).at)
 
 
 @pytest.mark.parametrize(
@@ -110,27 +106,21 @@ def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> N
     apart = health.unread(health.read(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES)
 
     assert once.unhealthy is apart.unhealthy is None
-    assert again.unhealthy is not None
-    assert again.unhealthy.worst == HUNG
+    assert again.unhealthy == Unhealthy(worst=HUNG, since=moment(1).at)
 
 
 def test_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
-    lost = health.read(struck, bad(LOST), moment(1), RULES)
+    lost = after(SILENT, bad(LOST), every=1, start=health.reported(HEALTHY, XID, moment(0)))
     then = health.reported(health.read(lost, bad(RESET), moment(2), RULES), XID, moment(3))
 
-    assert lost.unhealthy is not None
-    assert lost.unhealthy.worst == LOST
-    assert then.unhealthy == lost.unhealthy
-    assert then.unhealthy.since == moment(0).at
+    assert lost.unhealthy == then.unhealthy == Unhealthy(worst=LOST, since=moment(0).at)
 
 
 def test_repeated_error_keeps_the_reason_but_delays_recovery() -> None:
     once = health.reported(HEALTHY, XID, moment(0))
     again = health.reported(once, XID, moment(90))
 
-    assert again.unhealthy == once.unhealthy
-    assert again.reported == once.reported
+    assert (again.unhealthy, again.reported) == (once.unhealthy, once.reported)
     assert after(*[GOOD] * 4, start=again).unhealthy is not None
 
 
@@ -194,16 +184,11 @@ def test_card_never_flaps_faster_than_the_quiet_time(
 
 
 def _stepped(state: CardHealth, step: str, now: Moment, rules: HealthRules) -> CardHealth:
-    findings: dict[str, Any] = {
-        "good": GOOD,
-        "silent": SILENT,
-        "lost": bad(LOST),
-        "reset": bad(RESET),
-    }
     if step == "xid":
         return health.reported(state, XID, now)
     if step == "unread":
         return health.unread(state, HUNG, now, rules)
+    findings = {"good": GOOD, "silent": SILENT, "lost": bad(LOST), "reset": bad(RESET)}
     return health.read(state, findings[step], now, rules)
 
 
@@ -239,10 +224,6 @@ AT_ONCE = HealthRules(quiet_seconds=0, good_readings=1, failed_readings=1)
 A, B, C = gpus(3)
 
 
-def known(*gpus: Gpu) -> KnownCards:
-    return after_reading(KnownCards(), Inventory(gpus=gpus))
-
-
 def after_reading(
     before: KnownCards, inventory: Inventory, rules: HealthRules = AT_ONCE
 ) -> KnownCards:
@@ -250,31 +231,27 @@ def after_reading(
     return health.after_reading(before, inventory, NOW, rules, reported=no_source)
 
 
-def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inventory]:
-    inventory = Inventory(gpus=gpus, **more)
-    return after_reading(before, inventory), inventory
+def known(*gpus: Gpu) -> KnownCards:
+    return read(KnownCards(), *gpus)
 
 
-def seen(
-    before: KnownCards, *gpus: Gpu, claimed: tuple[Gpu, ...] = (), **more: Any
-) -> PublishedCards:
-    after, inventory = read(before, *gpus, **more)
-    return health.published(after, inventory, {name(each) for each in claimed})
+def read(before: KnownCards, *gpus: Gpu, **more: Any) -> KnownCards:
+    return after_reading(before, Inventory(gpus=gpus, **more))
 
 
 def name(card: Gpu) -> str:
     return card.uuid.lower()
 
 
-LOST_A = {
-    "lost": (LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="LOST"),),
-    "left_out": (LeftOut(subject=A.uuid, reason="lost"),),
-}
+def lost(
+    subject: str = "GPU 0", *, uuid: str | None = None, pci_bus_id: str | None = None
+) -> dict[str, Any]:
+    """Return what a reading says of a lost card, found by its UUID or bus ID."""
+    card = LostCard(subject=subject, uuid=uuid, pci_bus_id=pci_bus_id, text="")
+    return {"lost": (card,), "left_out": (LeftOut(subject=subject, reason="lost"),)}
 
 
-def lost_gpu_0(pci_bus_id: str | None) -> dict[str, Any]:
-    lost = LostCard(subject="GPU 0", uuid=None, pci_bus_id=pci_bus_id, text="LOST")
-    return {"lost": (lost,), "left_out": (LeftOut(subject="GPU 0", reason="lost"),)}
+LOST_A = lost(A.uuid, uuid=A.uuid)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +262,8 @@ def lost_gpu_0(pci_bus_id: str | None) -> dict[str, Any]:
         ((A, replace(C, index=1)), (B,), {}, (A, B, replace(C, index=1)), {B: "vanished"}),
         # A lost card is matched by its UUID, by its bus ID or by elimination, and counted once.
         ((B, C), (A,), LOST_A, (A, B, C), {A: "lost"}),
-        ((B, C), (A,), lost_gpu_0(A.pci_bus_id), (A, B, C), {A: "lost"}),
-        ((B, C), (A,), lost_gpu_0(None), (A, B, C), {A: "lost"}),
+        ((B, C), (A,), lost(pci_bus_id=A.pci_bus_id), (A, B, C), {A: "lost"}),
+        ((B, C), (A,), lost(), (A, B, C), {A: "lost"}),
         ((B, C), (), LOST_A, (B, C), {A: "lost"}),
         (
             (B, C),
@@ -310,29 +287,28 @@ def test_absent_cards_are_published_while_they_have_claims(
     published: tuple[Gpu, ...],
     reasons: dict[Gpu, str],
 ) -> None:
-    shown = seen(known(A, B, C), *found, claimed=claimed, **more)
+    inventory = Inventory(gpus=found, **more)
 
-    is_absent = {name(card) for card in reasons if card not in found}
-    is_listed = {each.subject for each in more.get("left_out", ()) if not claimed}
+    shown = health.published(
+        after_reading(known(A, B, C), inventory), inventory, {name(each) for each in claimed}
+    )
+
     assert shown.inventory.gpus == published
     assert {card: each.worst.reason for card, each in shown.unhealthy.items()} == {
         name(card): reason for card, reason in reasons.items()
     }
-    assert {*shown.absent} == is_absent
-    assert {each.subject for each in shown.inventory.left_out} == is_listed
+    assert {*shown.absent} == {name(card) for card in reasons if card not in found}
+    assert shown.inventory.left_out == (() if claimed else more.get("left_out", ()))
 
 
 def test_returning_card_is_published_once_it_is_healthy() -> None:
-    patient = replace(AT_ONCE, good_readings=2)
-    gone, _ = read(known(A, B), B)
-    inventory = Inventory(gpus=(A, B))
-
-    back = after_reading(gone, inventory, patient)
+    patient, inventory = replace(AT_ONCE, good_readings=2), Inventory(gpus=(A, B))
+    back = after_reading(read(known(A, B), B), inventory, patient)
     well = after_reading(back, inventory, patient)
 
-    first = health.published(back, inventory, ())
-    assert first.inventory.gpus == (B,)
-    assert [each.subject for each in first.inventory.left_out] == [A.uuid]
+    first = health.published(back, inventory, ()).inventory
+    assert first.gpus == (B,)
+    assert [each.subject for each in first.left_out] == [A.uuid]
     assert health.published(back, inventory, {name(A)}).inventory.gpus == (A, B)
     assert health.published(well, inventory, ()).inventory == inventory
 
@@ -340,26 +316,27 @@ def test_returning_card_is_published_once_it_is_healthy() -> None:
 def test_new_driver_version_clears_reported_errors() -> None:
     struck = health.after_report(known(A), A.uuid, XID, NOW)
 
-    same, _ = read(struck, A)
-    other, _ = read(struck, replace(A, driver_version="580.95.05"))
-
-    assert (bool(same.unhealthy()), bool(other.unhealthy())) == (True, False)
+    assert read(struck, A).unhealthy()
+    assert not read(struck, replace(A, driver_version="580.95.05")).unhealthy()
 
 
 def test_failed_reading_is_trouble_of_all_cards() -> None:
-    hung = HealthProblem(kind=ProblemKind.UNREADABLE, reason="nvml-hung", text="hung")
+    after = health.after_failure(known(A, B), HUNG, NOW, AT_ONCE)
 
-    after = health.after_failure(known(A, B), hung, NOW, AT_ONCE)
-
-    assert {sick.worst.reason for sick in after.unhealthy().values()} == {"nvml-hung"}
+    sick = Unhealthy(worst=HUNG, since=NOW.at)
+    assert after.unhealthy() == {A.uuid: sick, B.uuid: sick}
     assert after.absent == frozenset()
 
 
-def record(before: KnownCards) -> Any:
-    return health.as_json(before, boot_id="boot-1")
-
-
-def restored(kept: Any, *, boot_id: str = "boot-1", claimed: tuple[Gpu, ...] = ()) -> KnownCards:
+def restored(
+    before: KnownCards,
+    *,
+    boot_id: str = "boot-1",
+    claimed: tuple[Gpu, ...] = (),
+    damage: Mapping[str, Any] = {},
+) -> KnownCards:
+    """Return the cards as they are read after a restart, or with another boot ID a reboot."""
+    kept: Any = {**health.as_json(before, boot_id="boot-1"), **damage}
     names = {name(card) for card in claimed}
     return health.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
 
@@ -368,28 +345,25 @@ def test_restart_keeps_cards_and_their_sickness() -> None:
     card = gpu(5, simulated=True, minor=None, pci_bus_id=None)
     before = health.after_report(known(A, card), A.uuid, XID, NOW)
 
-    after = restored(record(before))
+    after = restored(before)
 
     assert (after.cards, after.unhealthy()) == (before.cards, before.unhealthy())
     assert after.health[A.uuid].reported == (XID,)
-    assert record(after) == record(before)
+    assert restored(after) == after
 
 
 def test_reboot_heals_every_card_and_keeps_those_with_claims() -> None:
     before = health.after_report(known(A, B), A.uuid, XID, NOW)
 
-    after = restored(record(before), boot_id="boot-2", claimed=(A,))
+    after = restored(before, boot_id="boot-2", claimed=(A,))
 
     assert (set(after.cards), dict(after.health)) == ({A.uuid}, {})
 
 
 def test_restart_forgets_an_absent_card_without_claims() -> None:
-    gone, _ = read(known(A, B, C), C)
+    after = restored(read(known(A, B, C), C), claimed=(A,))
 
-    after = restored(record(gone), claimed=(A,))
-
-    assert set(after.cards) == {A.uuid, C.uuid}
-    assert set(after.unhealthy()) == {A.uuid}
+    assert (set(after.cards), set(after.unhealthy())) == ({A.uuid, C.uuid}, {A.uuid})
 
 
 @pytest.mark.parametrize(
@@ -404,4 +378,4 @@ def test_restart_forgets_an_absent_card_without_claims() -> None:
 )
 def test_malformed_record_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"found|Invalid"):
-        restored({**record(known(A)), **damage})
+        restored(known(A), damage=damage)

@@ -6,10 +6,6 @@ from tensorfusion_dra.core.doctor import finding
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 
 
-def of(level: Level) -> Finding:
-    return Finding(level=level, subject="a", found="b")
-
-
 @pytest.mark.parametrize(
     ("levels", "expected"),
     [
@@ -23,4 +19,6 @@ def of(level: Level) -> Finding:
 def test_worst_finding_counts_and_could_not_look_is_worse_than_a_warning(
     levels: list[Level], expected: Level
 ) -> None:
-    assert finding.worst(map(of, levels)) is expected
+    found = [Finding(level=level, subject="a", found="b") for level in levels]
+
+    assert finding.worst(found) is expected

@@ -13,15 +13,8 @@ TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
 WEST = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["west"]}]}
 
 
-def refusal(of_pod: dict[str, Any], of_node: dict[str, Any], **labels: str) -> str:
-    made = pod()
-    made["spec"].update(of_pod)
-    return node_fit.refusal(made, {**node(**labels), "spec": of_node})
-
-
 def required(*terms: object) -> dict[str, Any]:
-    selector = {"nodeSelectorTerms": list(terms)}
-    rule = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     return {"affinity": {"nodeAffinity": rule}}
 
 
@@ -64,7 +57,10 @@ def required(*terms: object) -> dict[str, Any]:
 def test_first_reason_is_returned(
     of_pod: dict[str, Any], of_node: dict[str, Any], expected: str
 ) -> None:
-    assert refusal(of_pod, of_node, zone="east") == expected
+    made = pod()
+    made["spec"].update(of_pod)
+
+    assert node_fit.refusal(made, {**node(zone="east"), "spec": of_node}) == expected
 
 
 NODE = NodeLabels(name="node-01", labels={"pool": "prod", "gpus": "8", "empty": ""})
@@ -82,57 +78,53 @@ def expressions(*found: Any) -> dict[str, Any]:
     return policy({"matchExpressions": list(found)})
 
 
+PROD, TEST = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
+NAMED = requirement("metadata.name", "In", "node-01")
+
+
 @pytest.mark.parametrize(
     ("found", "selected"),
     [
-        (requirement("pool", "In", "test", "prod"), True),
-        (requirement("pool", "In", "test"), False),
-        (requirement("absent", "In", ""), False),
-        (requirement("empty", "In", ""), True),
-        (requirement("pool", "NotIn", "test"), True),
-        (requirement("pool", "NotIn", "prod"), False),
-        (requirement("absent", "NotIn", "prod"), True),
-        (requirement("empty", "Exists"), True),
-        (requirement("absent", "Exists"), False),
-        (requirement("absent", "DoesNotExist"), True),
-        (requirement("pool", "DoesNotExist"), False),
-        (requirement("gpus", "Gt", "7"), True),
-        (requirement("gpus", "Gt", "8"), False),
-        (requirement("gpus", "Lt", "9"), True),
-        (requirement("gpus", "Lt", "-9"), False),
-        (requirement("pool", "Gt", "1"), False),
-        (requirement("absent", "Lt", "1"), False),
+        *(
+            (expressions(found), selected)
+            for found, selected in (
+                (requirement("pool", "In", "test", "prod"), True),
+                (TEST, False),
+                (requirement("absent", "In", ""), False),
+                (requirement("empty", "In", ""), True),
+                (requirement("pool", "NotIn", "test"), True),
+                (requirement("pool", "NotIn", "prod"), False),
+                (requirement("absent", "NotIn", "prod"), True),
+                (requirement("empty", "Exists"), True),
+                (requirement("absent", "Exists"), False),
+                (requirement("absent", "DoesNotExist"), True),
+                (requirement("pool", "DoesNotExist"), False),
+                (requirement("gpus", "Gt", "7"), True),
+                (requirement("gpus", "Gt", "8"), False),
+                (requirement("gpus", "Lt", "9"), True),
+                (requirement("gpus", "Lt", "-9"), False),
+                (requirement("pool", "Gt", "1"), False),
+                (requirement("absent", "Lt", "1"), False),
+            )
+        ),
+        # Terms are ORed, the requirements of a term are ANDed.
+        (policy({"matchExpressions": [TEST]}, {"matchExpressions": [PROD]}), True),
+        (expressions(PROD, TEST), False),
+        (policy({"matchFields": [NAMED], "matchExpressions": [PROD]}), True),
+        (policy({"matchFields": [NAMED], "matchExpressions": [TEST]}), False),
+        # A term that matches wins over a malformed one.
+        (policy("x", {"matchExpressions": [requirement("pool", "Exists")]}), True),
+        # Nothing is selected by an absent selector, an empty term or another node's name.
+        (None, False),
+        ({}, False),
+        (policy(), False),
+        (policy({}), False),
+        (policy({"matchExpressions": [], "matchFields": None}), False),
+        (policy({"matchFields": [requirement("metadata.name", "NotIn", "node-01")]}), False),
     ],
 )
-def test_each_operator(found: dict[str, Any], selected: bool) -> None:
-    assert node_fit.selects(expressions(found), NODE) is selected
-
-
-def test_terms_are_ored_and_requirements_of_a_term_are_anded() -> None:
-    prod, test = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
-    named = requirement("metadata.name", "In", "node-01")
-
-    assert node_fit.selects(
-        policy({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
-    )
-    assert not node_fit.selects(expressions(prod, test), NODE)
-    assert node_fit.selects(policy({"matchFields": [named], "matchExpressions": [prod]}), NODE)
-    assert not node_fit.selects(policy({"matchFields": [named], "matchExpressions": [test]}), NODE)
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        None,
-        {},
-        policy(),
-        policy({}),
-        policy({"matchExpressions": [], "matchFields": None}),
-        policy({"matchFields": [requirement("metadata.name", "NotIn", "node-01")]}),
-    ],
-)
-def test_absent_selector_empty_term_and_another_nodes_name_select_nothing(found: Any) -> None:
-    assert not node_fit.selects(found, NODE)
+def test_selector_selects_the_node(found: Any, *, selected: bool) -> None:
+    assert node_fit.selects(found, NODE) is selected
 
 
 @pytest.mark.parametrize(
@@ -178,9 +170,3 @@ def test_malformed_selector_is_refused(found: Any, expected: str) -> None:
         node_fit.selects(found, NODE)
 
     assert expected in str(caught.value)
-
-
-def test_matching_term_wins_over_a_malformed_one() -> None:
-    found = policy("x", {"matchExpressions": [requirement("pool", "Exists")]})
-
-    assert node_fit.selects(found, NODE)

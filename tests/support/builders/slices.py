@@ -32,6 +32,13 @@ def stored_slices(
     return [copy.deepcopy(dict(item)) for item in items]
 
 
+def new_slice(*, generation: int = 1) -> Slice:
+    """Return a slice of the node with one device, as it is sent to the API server."""
+    (created,) = slices.plan(wanted_slices(1), []).create
+    pool = {**created["spec"]["pool"], "generation": generation}
+    return {**created, "spec": {**created["spec"], "pool": pool}}
+
+
 def slice_of_models(*devices: tuple[str, ...], pool: str = "default") -> dict[str, Any]:
     """Return a slice of a GPUPool with devices, each given by model, TFLOPS and perhaps memory."""
     return {
