@@ -126,9 +126,7 @@ class Settings:
     driver_root_on_host: str = setting(
         "", "Path of driver-root on the host; the same if empty.", is_path=True
     )
-    boot_id_file: str = setting(
-        "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
-    )
+    boot_id_file: str = setting("/proc/sys/kernel/random/boot_id", "File with the host's boot ID.")
 
     # The cards: how they are read, and what makes one unhealthy.
     nvml_library: str = setting(
@@ -143,7 +141,7 @@ class Settings:
     )
     poll_seconds: float = setting(
         30.0,
-        "Time between two readings of the GPUs.",
+        "Time between readings of the GPUs.",
         span=(0.1, 86_400),
     )
     nvml_wait_seconds: float = setting(
