@@ -236,7 +236,7 @@ class Settings:
     )
     hypervisor_sockets: str = setting(
         "",
-        "Folder of the hypervisor's sockets; if empty, the usual one, but only with enforcer=auto.",
+        "Folder of the hypervisor's sockets; if empty, the usual one, unless one enforcer is named.",
         is_path=True,
     )
     hami_core_library: str = setting(
