@@ -278,7 +278,7 @@ def _runtime(reported: str) -> Finding:
         f"{reported or 'not reported'}, {is_off}",
         expected="a runtime that reads CDI specs: without it containers have no GPU and no limits",
         remedy='in containerd 1.7 enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]; a '
-        "pod with a claim must have TF_GPU_MEMORY_LIMIT in its environment",
+        "pod with a claim must have TF_ISOLATION_MODE in its environment",
     )
 
 

@@ -75,7 +75,9 @@ class Settings:
     )
     gpupool: str = setting("default", "GPUPool of this node.", form=_SUBDOMAIN)
     qos: str = setting(
-        DEFAULT_QOS, f"Level of service: {', '.join(QOS_LEVELS)}.", choices=QOS_LEVELS
+        DEFAULT_QOS,
+        f"Level of service that pods select: {', '.join(QOS_LEVELS)}.",
+        choices=QOS_LEVELS,
     )
     tflops_oversell_ratio: int = setting(
         100,
@@ -110,7 +112,7 @@ class Settings:
     )
     device_metadata: bool = setting(
         False,
-        "Whether containers get files with their devices' attributes (docs/advanced.md).",
+        "Give containers files with their devices' attributes (docs/advanced.md).",
     )
     dev_dir: str = setting(
         "",
@@ -121,9 +123,7 @@ class Settings:
     driver_root_on_host: str = setting(
         "", "Path of driver-root on the host; the same if empty.", is_path=True
     )
-    boot_id_file: str = setting(
-        "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
-    )
+    boot_id_file: str = setting("/proc/sys/kernel/random/boot_id", "File with the host's boot ID.")
 
     # The cards: how they are read, and what makes one unhealthy.
     nvml_library: str = setting(
@@ -134,11 +134,11 @@ class Settings:
     gpu_models: str = setting("", "File with TFLOPS by model, which overrides the built-in table.")
     simulated_gpus: str = setting(
         "",
-        "GPUs to simulate, such as 8xA100-SXM4-80GB, or a file.",
+        "GPUs to simulate, such as 8xA100-SXM4-80GB, or a file (docs/extend.md).",
     )
     poll_seconds: float = setting(
         30.0,
-        "Time between two readings of the GPUs.",
+        "Time between readings of the GPUs.",
         span=(0.1, 86_400),
     )
     nvml_wait_seconds: float = setting(
@@ -148,18 +148,18 @@ class Settings:
     )
     health_events: bool = setting(
         True,
-        "Whether to wait for XIDs, which keeps the GPUs open.",
+        "Wait for XIDs, which keeps the GPUs open.",
     )
     release_driver: bool = setting(
         True,
-        "Whether to evict pods and close NVML for a new NVIDIA driver (docs/troubleshoot.md).",
+        "Evict pods and close NVML for a new NVIDIA driver (docs/troubleshoot.md).",
     )
     health_quiet_seconds: float = setting(
         120.0, "Time without trouble before a GPU is healthy again.", span=(0, 86_400)
     )
     health_xid_clear_seconds: float = setting(
         0.0,
-        "Time until an XID clears by itself where NVML cannot tell; 0 for never.",
+        "Time after which an XID clears if NVML cannot tell; 0 for never.",
         span=(0, 31_536_000),
     )
     health_ignored_xids: str = setting(
@@ -181,7 +181,7 @@ class Settings:
     # The limits: where they come from, and what enforces them.
     isolation: str = setting(
         "soft",
-        f"Isolation of a share that names none: {', '.join(Isolation)}.",
+        f"Default isolation (docs/limits.md): {', '.join(Isolation)}.",
         choices=tuple(Isolation),
     )
     enforcer: str = setting(
@@ -192,7 +192,7 @@ class Settings:
     )
     require_enforcement: bool = setting(
         False,
-        "Whether to refuse claims whose limits nothing would enforce.",
+        "Have claims also wait until the one named enforcer answers (docs/limits.md).",
     )
     enforcer_wait_seconds: float = setting(
         0.0,
@@ -201,7 +201,7 @@ class Settings:
     )
     observe_use: bool = setting(
         False,
-        "Whether to see what each share uses (docs/limits.md).",
+        "Observe what each share uses (docs/limits.md).",
     )
     preload: str = setting(
         "file",
@@ -210,7 +210,7 @@ class Settings:
     )
     overcommit_limits: bool = setting(
         False,
-        "Whether memory limits may add up to more than a card.",
+        "Let memory limits add up to more than a card.",
     )
     lending_factor: int = setting(
         4,
@@ -219,7 +219,7 @@ class Settings:
     )
     read_pods: bool = setting(
         True,
-        "Whether to read limits from pods' annotations.",
+        "Read limits from pods' annotations.",
     )
     tensor_fusion_root: str = setting(
         "/run/tensor-fusion",
@@ -233,7 +233,7 @@ class Settings:
     )
     hypervisor_sockets: str = setting(
         "",
-        "Folder of the hypervisor's device plugin sockets; the usual one with auto.",
+        "Folder of the hypervisor's sockets; if empty, the usual one, unless one enforcer is named.",
         is_path=True,
     )
     hami_core_library: str = setting(
@@ -265,7 +265,7 @@ class Settings:
     )
     disable_provider: str = setting(
         "",
-        "Providers of other packages that are not used, as rack,fans.",
+        "Providers of other packages to turn off, as rack,fans (docs/extend.md).",
         form=(f"({_NAMES})?", "names with commas, as rack,fans"),
     )
     status_page: str = setting(
@@ -288,7 +288,7 @@ class Settings:
     )
     metrics_shares: int = setting(
         1000,
-        "Shares with metrics of their own; others are only counted.",
+        "Maximum number of shares that have metrics; others are only counted.",
         span=(0, 100_000),
     )
 

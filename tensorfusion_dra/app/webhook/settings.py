@@ -40,19 +40,19 @@ class WebhookSettings:
     )
     scheduler_name: str = setting(
         "default-scheduler",
-        f"Scheduler in place of {names.TENSOR_FUSION_SCHEDULER}; empty leaves that.",
+        f"Scheduler that replaces {names.TENSOR_FUSION_SCHEDULER}; empty keeps that.",
     )
     virtual_capacity: bool = setting(
         False,
-        "Whether claims request virtual capacities in clusters without GPUPools.",
+        "Request virtual capacities in clusters without GPUPools.",
     )
     default_enabled: bool = setting(
         False,
-        "Whether pods with amounts get GPUs without dra-enabled, if no GPUPool decides.",
+        "Give GPUs to pods with amounts also without dra-enabled, if no GPUPool decides.",
     )
     enforcer: str = setting(
         registered.AUTO,
-        "The nodes' enforcer; isolation hard is refused if it has none.",
+        "The nodes' enforcer; pods with isolation hard are refused if it does not enforce that.",
     )
     drain_seconds: float = setting(
         5.0,
