@@ -1,26 +1,30 @@
-"""The store on a real disk: records, transactions, restarts, other releases and processes."""
+"""The store on a real disk: records, transactions, restarts, damage, other releases, processes."""
 
 import errno
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event, Thread
 
 import pytest
 
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.state import claim_records, claim_store
+from tensorfusion_dra.state.claim_records import DamageError
 from tensorfusion_dra.state.claim_store import FOLDER, LOCK, ClaimStore
-from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.nodes import RULES
 from tests.support.builders.policies import share_policy
@@ -34,16 +38,10 @@ from tests.support.stores import (
     put,
     recorded_claim,
     remove,
-    set_format,
     uids,
 )
+from tests.support.tally import portion
 from tests.support.waiting import PATIENCE_SECONDS
-
-
-def put_and_admit(store: ClaimStore, known: PreparedClaim, claim: AllocatedClaim) -> None:
-    with store.transaction() as records:
-        records.put(known)
-        records.put(claim_admission(claim, on=NODE, beside=records.claims()))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -107,37 +105,34 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
 
 
 def test_failed_transaction_changes_nothing(tmp_path: Path) -> None:
+    a, b = recorded_claim("a"), recorded_claim("b", number=2)
     with opened(tmp_path) as store:
-        put(store, recorded_claim("a"))
+        put(store, a)
         before = files(tmp_path)
 
-        with pytest.raises(ClaimError):
-            put_and_admit(
-                store,
-                recorded_claim("b", number=2),
-                allocated_claim("c", exclusive_allocation(GPU_0)),
-            )
+        with suppress(ClaimError), store.transaction() as records:
+            records.remove("uid-a")
+            records.put(b)
+            raise ClaimError("no room")
 
-        assert (uids(store), files(tmp_path)) == (["uid-a"], before)
-        put(store, recorded_claim("b", number=2))
-        assert uids(store) == ["uid-a", "uid-b"]
-
-
-def borrower(name: str, number: int) -> AllocatedClaim:
-    return allocated_claim(name, allocation(GPU_0, number, tflops="1", vram="10Gi"))
+        assert (store.claims(), files(tmp_path)) == ([a], before)
+        put(store, b)
+        assert store.claims() == [a, b]
 
 
 def test_changed_limits_of_others_are_known_and_only_the_one_record_is_written(
     tmp_path: Path,
 ) -> None:
-    wants = share_policy(vram="80Gi")
+    a, b = (
+        allocated_claim(name, allocation(GPU_0, number, tflops="1", vram="10Gi"))
+        for number, name in enumerate("ab")
+    )
     with opened(tmp_path) as store, opened(tmp_path) as other:
-        put(store, claim_admission(borrower("a", 1), on=NODE, policy=wants))
+        put(store, claim_admission(a, on=NODE, policy=share_policy(vram="80Gi")))
         before = files(tmp_path)
 
         with store.transaction() as records:
-            beside = records.claims()
-            records.put(claim_admission(borrower("b", 2), on=NODE, beside=beside))
+            records.put(claim_admission(b, on=NODE, beside=records.claims()))
         changed = [claim.ref.name for claim in records.changed()]
         with store.transaction() as records:
             records.get("uid-a")
@@ -166,16 +161,15 @@ def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -
         ClaimStore(tmp_path / "plugin", rules=RULES)
 
 
-def put_one_by_one(store: ClaimStore, count: int) -> None:
-    for number in range(count):
-        put(store, recorded_claim(f"{number:04}", number=number))
-
-
 @pytest.mark.process
 def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> None:
+    def fill(store: ClaimStore) -> None:
+        for number in itertools.count():
+            put(store, recorded_claim(f"{number:04}", number=number))
+
     with opened(tiny_disk) as store:
         with pytest.raises(NoRoomError, match=str(tiny_disk / FOLDER)):
-            put_one_by_one(store, 10_000)
+            fill(store)
         recorded = uids(store)
     with opened(tiny_disk) as store:
         remove(store, recorded[0])
@@ -186,39 +180,25 @@ def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> No
         assert uids(store) == [*recorded[2:], "uid-last"]
 
 
-@pytest.mark.parametrize("newer", [2, 99, 2**31 - 1])
-def test_record_of_a_newer_release_is_refused_and_left_unchanged(
-    tmp_path: Path, newer: int
-) -> None:
-    with opened(tmp_path) as store:
-        put(store, recorded_claim("a"))
-        before = set_format(file_of(tmp_path, "uid-a"), newer)
-        put(store, recorded_claim("b", number=2))
-
-        with opened(tmp_path / "other"), pytest.raises(FatalError, match="a newer release"):
-            ClaimStore(tmp_path, rules=RULES)
-        with pytest.raises(FatalError, match=f"found format {newer}, expected at most 1"):
-            claim_store.read(tmp_path)
-
-    assert file_of(tmp_path, "uid-a").read_bytes() == before
-
-
 def test_next_release_reads_this_ones_records_and_this_one_refuses_the_nexts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = recorded_claim("a"), recorded_claim("b", number=2)
+    refusal = r"uid-b\.json: found format 2, expected at most 1: a newer release"
     with opened(tmp_path) as store:
         put(store, a)
-
         with monkeypatch.context() as next_release:
             next_release.setitem(claim_records.READERS, 2, PreparedClaim.from_json)
             with opened(tmp_path) as newer:
                 assert newer.claims() == [a]
                 put(newer, b)
-        with pytest.raises(FatalError, match="found format 2, expected at most 1"):
-            store.claims()
         before = files(tmp_path)
-        with pytest.raises(FatalError, match=r"claim record .*uid-b\.json: found format 2"):
+
+        with pytest.raises(FatalError, match=refusal):
+            store.claims()
+        with pytest.raises(FatalError, match=refusal):
+            claim_store.read(tmp_path)
+        with pytest.raises(FatalError, match=refusal):
             ClaimStore(tmp_path, rules=RULES)
 
     assert files(tmp_path) == before
@@ -235,10 +215,10 @@ def test_start_with_the_database_of_earlier_releases_says_what_to_do(tmp_path: P
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        put_one_by_one(store, 40)
+        put(store, *(recorded_claim(f"{number}", number=number) for number in range(9)))
         before = files(tmp_path), (tmp_path / LOCK).stat().st_size
 
-        assert len(claim_store.read(tmp_path).claims) == 40
+        assert len(claim_store.read(tmp_path).claims) == 9
 
     assert (files(tmp_path), (tmp_path / LOCK).stat().st_size) == before
     assert claim_store.read(tmp_path / "missing") == claim_records.Found()
@@ -444,7 +424,7 @@ ROOT = Path(__file__).parents[2]
 def recording(folder: Path, name: str) -> Iterator[subprocess.Popen[str]]:
     """Have another process record claims in the store; kill it at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.state.store_child", str(folder), name],
+        [sys.executable, "-m", "tests.state.child", "record_claims", str(folder), name],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -486,3 +466,131 @@ def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     assert set(reported) <= set(recorded)
     assert len(recorded) <= len(set(reported)) + 2
     assert all(name.endswith(".json") for name in files(tmp_path))
+
+
+# Damage: it never frees a share, and is repaired from memory or by the next put
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of two claims on the same card."""
+    with opened(tmp_path) as store:
+        put(store, recorded_claim("a"), recorded_claim("b", number=2))
+    return tmp_path
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda file: file.write_bytes(b""),
+    "text": lambda file: file.write_bytes(b"garbage"),
+    "zeros": lambda file: file.write_bytes(b"\0" * 3000),
+    "deep": lambda file: file.write_bytes(b"[" * 100_000),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-200]),
+    "another amount": lambda file: file.write_bytes(file.read_bytes().replace(b"80", b"81", 1)),
+    "another's": lambda file: file.write_bytes(file.with_name("uid-b.json").read_bytes()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_record_counts_with_its_devices_until_it_is_removed(
+    folder: Path, damage: Callable[[Path], object]
+) -> None:
+    damage(file_of(folder, "uid-a"))
+
+    with opened(folder, devices_of=lambda _: {GPU_0}) as store:
+        assert (uids(store), store.damaged()) == (["uid-b"], {"uid-a": {GPU_0}})
+        assert list(claim_store.read(folder).damaged) == ["uid-a"]
+        remove(store, "uid-a")
+        assert store.damaged() == {}
+
+
+def test_folder_in_place_of_a_record_is_damage(folder: Path) -> None:
+    file_of(folder, "uid-a").unlink()
+    file_of(folder, "uid-a").mkdir()
+
+    with opened(folder) as store:
+        assert (uids(store), store.damaged()) == (["uid-b"], {"uid-a": None})
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, *DAMAGES.values()], ids=["missing", *DAMAGES])
+def test_check_writes_again_what_this_process_knows(
+    folder: Path, damage: Callable[[Path], object]
+) -> None:
+    with opened(folder) as store:
+        before = files(folder)
+        damage(file_of(folder, "uid-a"))
+
+        store.check()
+        store.check()
+
+        assert files(folder) == before
+        assert (uids(store), store.restored) == (["uid-a", "uid-b"], 1)
+
+
+def limits(store: ClaimStore) -> list[float]:
+    shares = [share for claim in store.claims() for share in claim.shares]
+    return [share.limit.vram_bytes / GIB for share in shares if share.limit]
+
+
+@pytest.mark.parametrize(
+    ("devices", "lent"), [({GPU_0}, [10, 60]), ({GPU_1}, [60, 10]), (None, [10, 10])]
+)
+def test_nothing_is_lent_beside_a_damaged_record_until_it_is_put_again(
+    tmp_path: Path, devices: Devices, lent: list[float]
+) -> None:
+    damaged = recorded_claim("b", number=7)
+    with opened(tmp_path) as store:
+        for number, device in enumerate((GPU_0, GPU_1)):
+            wanted = allocation(device, number, tflops="1", vram="10Gi")
+            claim = allocated_claim(f"a{number}", wanted)
+            put(store, claim_admission(claim, on=NODE, policy=share_policy(vram="60Gi")))
+        put(store, damaged)
+    file_of(tmp_path, "uid-b").write_text("{")
+
+    with opened(tmp_path, devices_of=lambda _: devices) as store:
+        assert limits(store) == lent
+        with store.transaction() as records:
+            records.put(recorded_claim("c", device=GPU_1, number=9))
+            records.remove("uid-c")
+        assert limits(store) == lent
+
+        put(store, damaged)
+        assert limits(store)[:2] == [60, 60]
+        assert (store.damaged(), store.restored) == ({}, 1)
+
+
+@pytest.mark.parametrize("devices", [{GPU_0}, None])
+def test_new_claim_is_refused_beside_a_damaged_record_but_not_the_claim_of_one(
+    devices: Devices,
+) -> None:
+    a, c = (allocated_claim(name, allocation(GPU_0, 1)) for name in "ac")
+
+    with pytest.raises(RetryableError, match=rf"{GPU_0}: found the record of claim uid-b damaged"):
+        claim_admission(c, on=NODE, damaged={"uid-b": devices})
+    claim_admission(a, on=NODE, damaged={"uid-b": devices, "uid-a": {GPU_0}})
+
+
+def test_unanswered_record_that_a_power_cut_left_in_part_does_not_count(folder: Path) -> None:
+    before = files(folder)
+    file_of(folder, "uid-a").with_suffix(".new").write_bytes(before["uid-a.json"][:100])
+    file_of(folder, "uid-c").with_suffix(".new").touch()
+
+    with opened(folder) as store:
+        assert (uids(store), store.damaged()) == (["uid-a", "uid-b"], {})
+
+    assert files(folder) == before
+
+
+def test_no_flipped_bit_makes_another_record_or_a_newer_format(folder: Path) -> None:
+    file = file_of(folder, "uid-a")
+    content, claim = file.read_bytes(), claim_records.read(file)
+    chance, tries, same = random.Random(1), portion(10_000, least=1_000), 0
+
+    for _ in range(tries):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        with suppress(DamageError):
+            assert claim_records.read(file) == claim
+            same += 1  # the case of a \\u escape, or whitespace
+
+    assert same < tries / 100

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
+from tensorfusion_dra.state.claim_store import FOLDER
 from tests.support.stores import GPU_1, opened, put, recorded_claim, remove
 
 Names = dict[str, int]
 """Inode by name."""
+Allowed = list[PreparedClaim | None]
 
 
 class LossyDisk:
@@ -99,59 +100,42 @@ class LossyDisk:
         self.at_every_step()
 
 
-class Calls:
-    """Puts and removals with what may be there while they run, and has to be after they end."""
-
-    def __init__(self, store: ClaimStore) -> None:
-        self.store = store
-        self.may_be: dict[str, list[PreparedClaim | None]] = {}
-
-    def put(self, claim: PreparedClaim) -> None:
-        uid = claim.ref.uid
-        self.may_be.setdefault(uid, [None]).append(claim)
-        put(self.store, claim)
-        self.may_be[uid] = [claim]
-
-    def remove(self, claim_uid: str) -> None:
-        self.may_be[claim_uid].append(None)
-        remove(self.store, claim_uid)
-        self.may_be[claim_uid] = [None]
-
-
 def test_power_cut_at_any_moment_loses_nothing_that_was_answered_and_brings_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, cuts = LossyDisk(tmp_path / "live" / FOLDER, monkeypatch), 0
-    a, b = recorded_claim("a"), recorded_claim("b", device=GPU_1)
-    with opened(tmp_path / "live") as store:
-        calls = Calls(store)
+    a, b, c = recorded_claim("a"), recorded_claim("b", device=GPU_1), recorded_claim("c")
+    may_be: dict[str, Allowed] = {uid: [None] for uid in ("a", "b", "c")}
 
-        def check() -> None:
-            nonlocal cuts
-            disk.at_every_step = lambda: None
-            for content in disk.cuts():
-                cuts += 1
-                after = tmp_path / f"cut-{cuts}"
-                (after / FOLDER).mkdir(parents=True)
-                for name, written in content.items():
-                    (after / FOLDER / name).write_bytes(written)
-                with opened(after) as found:
-                    by_uid = {claim.ref.uid: claim for claim in found.claims()}
-                    assert found.damaged() == {}
-                for uid, allowed in calls.may_be.items():
-                    assert by_uid.get(uid) in allowed, (uid, sorted(content))
-            disk.at_every_step = check
-
+    def check() -> None:
+        nonlocal cuts
+        disk.at_every_step = lambda: None
+        for content in disk.cuts():
+            cuts += 1
+            after = tmp_path / f"cut-{cuts}"
+            (after / FOLDER).mkdir(parents=True)
+            for file, written in content.items():
+                (after / FOLDER / file).write_bytes(written)
+            with opened(after) as found:
+                by_name = {claim.ref.name: claim for claim in found.claims()}
+                assert found.damaged() == {}
+            for name, allowed in may_be.items():
+                assert by_name.get(name) in allowed, (name, sorted(content))
         disk.at_every_step = check
-        calls.put(a)
-        calls.put(b)
-        calls.put(replace(a, sequence=7))
-        calls.remove("uid-a")
-        # In the room of the removed claim, by a new claim and by one of the same UID.
-        calls.put(recorded_claim("c"))
-        calls.put(replace(a, sequence=8))
-        calls.remove("uid-c")
-        calls.remove("uid-a")
+
+    with opened(tmp_path / "live") as store:
+        disk.at_every_step = check
+        for name, claim in (
+            *(("a", a), ("b", b), ("a", replace(a, sequence=7)), ("a", None)),
+            # In the room of the removed claim, by a new claim and by one of the same UID.
+            *(("c", c), ("a", replace(a, sequence=8)), ("c", None), ("a", None)),
+        ):
+            may_be[name].append(claim)  # either is right during the call, but not after it
+            if claim:
+                put(store, claim)
+            else:
+                remove(store, f"uid-{name}")
+            may_be[name] = [claim]
         check()
 
     assert cuts > 100

@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 @contextmanager
 def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run a process that has taken the lease; kill it at the end of the block."""
-    command = [sys.executable, "-m", "tests.state.publisher_child", str(folder)]
+    command = [sys.executable, "-m", "tests.state.child", "take_lease", str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
