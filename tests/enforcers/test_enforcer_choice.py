@@ -1,4 +1,4 @@
-"""The enforcer that a node takes for new claims, as enforcers come and go."""
+"""The enforcer of new claims on a node: chosen among those there, missing, dead or required."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,15 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
+from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
@@ -21,6 +25,7 @@ from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,
+    GPU_1,
     HAMI_CORE,
     MPS,
     TENSOR_FUSION,
@@ -30,7 +35,7 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
-from tests.support.signs import signing
+from tests.support.signs import ALIVE, NO_HYPERVISOR, signing
 
 ABSENT: Final = {
     "nvidia": verdicts.not_enforced(
@@ -111,6 +116,10 @@ class Chooser:
         self.node.present = {*present}
         return self.chooser.of_new_claim().enforcer
 
+    def current(self) -> Verdict:
+        assert self.chooser.current is not None
+        return self.chooser.current.verdict
+
     def check(self, *present: str, after: float = CHECK_SECONDS) -> None:
         self.node.present = {*present}
         self.seconds += after
@@ -118,33 +127,32 @@ class Chooser:
 
 
 @pytest.mark.parametrize(
-    ("present", "chosen"),
+    ("candidates", "present", "chosen"),
     [
-        (("nvidia", "mps"), "nvidia"),
-        (("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
-        (("mps", "hami-core"), "hami-core"),
-        (("mps",), "mps"),
-        ((), "none"),
+        (ORDER, ("nvidia", "mps"), "nvidia"),
+        (ORDER, ("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
+        (ORDER, ("mps", "hami-core"), "hami-core"),
+        (ORDER, ("mps",), "mps"),
+        (ORDER, (), "none"),
+        (("mps", "hami-core"), ("hami-core", "mps"), "mps"),
     ],
 )
-def test_first_enforcer_that_is_there_is_chosen(present: tuple[str, ...], chosen: str) -> None:
-    assert Chooser().chosen(*present) == chosen
-
-
-def test_order_is_that_of_the_setting() -> None:
-    assert Chooser("mps", "hami-core").chosen("hami-core", "mps") == "mps"
+def test_first_enforcer_that_is_there_is_chosen(
+    candidates: tuple[str, ...], present: tuple[str, ...], chosen: str
+) -> None:
+    assert Chooser(*candidates).chosen(*present) == chosen
 
 
 def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepare() -> None:
     setup = Chooser("hami-core")
 
-    assert [setup.chosen() for _ in range(3)] == ["none"] * 3
-    assert len(setup.node.read) == 3
-    assert [setup.chosen("hami-core") for _ in range(3)] == ["hami-core"] * 3
-    assert len(setup.node.read) == 4
+    def chosen(*present: str) -> tuple[str, int]:
+        return setup.chosen(*present), len(setup.node.read)
+
+    assert [chosen() for _ in range(3)] == [("none", 1), ("none", 2), ("none", 3)]
+    assert [chosen("hami-core") for _ in range(3)] == [("hami-core", 4)] * 3
     setup.seconds += 5
-    assert setup.chosen() == "none"
-    assert len(setup.node.read) == 5
+    assert chosen() == ("none", 5)
 
 
 def test_text_of_a_bare_node_is_the_documented_one() -> None:
@@ -157,18 +165,19 @@ def test_text_of_a_bare_node_is_the_documented_one() -> None:
 
 def test_devices_are_published_again_if_the_choice_changes() -> None:
     setup = Chooser()
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
 
+    def shown() -> tuple[Enforcement, int]:
+        return setup.chooser.of_devices(NODE), setup.changes
+
+    assert shown() == (Enforcement(enforcer="none"), 0)
     setup.check()
     assert setup.changes == 0
     assert setup.chosen("hami-core") == "hami-core"
-    assert setup.changes == 1
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
+    assert shown() == (Enforcement(enforcer="hami-core", **BOTH), 1)
     setup.check("hami-core")
     assert setup.changes == 1
     setup.check("mps", "tensor-fusion")
-    assert setup.changes == 2
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
+    assert shown() == (Enforcement(enforcer="tensor-fusion", **BOTH), 2)
 
 
 def test_pool_that_expands_memory_takes_only_enforcers_that_can() -> None:
@@ -186,10 +195,9 @@ def test_named_enforcer_is_chosen_there_or_not_and_not_read_at_a_prepare() -> No
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core")
     setup.seconds += 10
 
-    choice = setup.chooser.of_new_claim()
+    found = setup.chooser.of_new_claim()
 
-    assert (choice.enforcer, choice.none_found) == ("hami-core", "")
-    assert len(setup.node.read) == 1
+    assert (found.enforcer, found.none_found, len(setup.node.read)) == ("hami-core", "", 1)
     setup.check("hami-core")
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
 
@@ -206,18 +214,15 @@ def test_minutely_check_reports_the_choice() -> None:
 
     setup.check()
     setup.check()
-    missing = setup.chooser.current
+    missing = setup.current()
     setup.check("mps")
-    found = setup.chooser.current
 
-    assert missing is not None
-    assert found is not None
-    assert (missing.verdict.state, missing.verdict.reason) == (State.NOT_ENFORCED, "NoneFound")
     (event,) = setup.events.written
-    assert missing.verdict.text in str(event)
-    assert "every claim for a part of a GPU waits" in missing.verdict.text
-    assert (
-        found.verdict.text == "enforcer mps: the MPS daemon answers at /run/nvidia/mps/pipe/control"
+    assert (missing.state, missing.reason) == (State.NOT_ENFORCED, "NoneFound")
+    assert "every claim for a part of a GPU waits" in missing.text
+    assert missing.text in str(event)
+    assert setup.current().text == (
+        "enforcer mps: the MPS daemon answers at /run/nvidia/mps/pipe/control"
     )
 
 
@@ -226,10 +231,9 @@ def test_advisory_limits_are_said_without_an_event() -> None:
 
     setup.check()
 
-    current = setup.chooser.current
-    assert current is not None
-    assert (current.verdict.state, current.verdict.reason) == (State.NOT_ENFORCED, "NoEnforcer")
-    assert "claims are prepared, but nothing keeps them within their limits" in current.verdict.text
+    found = setup.current()
+    assert (found.state, found.reason) == (State.NOT_ENFORCED, "NoEnforcer")
+    assert "claims are prepared, but nothing keeps them within their limits" in found.text
     assert setup.events.written == []
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
 
@@ -285,35 +289,30 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
     setup: Setup, bare: Callable[..., Chooser]
 ) -> None:
     node = bare()
-    ref = put_claim(setup, "a", share_result())
-    hard = put_claim(setup, "b", share_result(), uid="uid-b")
-    setup.annotate(hard, **{"tensor-fusion.ai/isolation": "hard"})
+    soft, hard = (put_claim(setup, name, share_result()) for name in ("soft", "hard"))
+    setup.annotate(hard, isolation="hard")
 
-    assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
-    assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().none_found}"
+    for ref in (soft, hard):
+        assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
     assert setup.store.claims() == []
-    whole = setup.prepared(put_claim(setup, "whole", WHOLE))
+    whole = setup.prepared(put_claim(setup, "whole", share_result(**WHOLE)))
     assert (whole.enforcer, whole.shares[0].limit) == ("none", None)
     setup.unprepare(whole.ref)
     node.node.present = {"hami-core"}
-    assert setup.prepared(ref).enforcer == "hami-core"
+    assert setup.prepared(soft).enforcer == "hami-core"
 
 
 def test_prepared_claim_keeps_its_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
     node = bare()
     node.node.present = {"hami-core"}
-    first, second = (put_claim(setup, name, share_result(), uid=f"uid-{name}") for name in "ab")
-    setup.prepared(first)
-    spec = setup.spec_of(first)
+    first, second = (put_claim(setup, name, share_result()) for name in "ab")
+    record, spec = setup.prepared(first), setup.spec_of(first)
     node.seconds += 60
     node.node.present = set()
 
-    assert setup.prepared(first).enforcer == "hami-core"
-    assert setup.spec_of(first) == spec
+    assert (setup.prepared(first), setup.spec_of(first)) == (record, spec)
+    assert record.enforcer == "hami-core"
     assert "found no enforcer" in setup.refused(second)
-
-
-WHOLE: Final = share_result(GPU_0, tflops="312", vram="80Gi")
 
 
 def test_advisory_limits_are_told_to_containers_without_a_limiter(
@@ -322,9 +321,8 @@ def test_advisory_limits_are_told_to_containers_without_a_limiter(
     bare("none", is_auto=False)
     ref = put_claim(setup, "a", share_result())
 
-    record = setup.prepared(ref)
+    record, spec = setup.prepared(ref), setup.spec_of(ref)
 
-    spec = setup.spec_of(ref)
     edits = [spec["containerEdits"], *(each["containerEdits"] for each in spec["devices"])]
     env = dict(each.split("=", 1) for every in edits for each in every.get("env", ()))
     assert (record.enforcer, record.shares[0].limit is None) == ("none", False)
@@ -333,3 +331,119 @@ def test_advisory_limits_are_told_to_containers_without_a_limiter(
     assert any(name.startswith("TENSOR_FUSION_SHARE_") for name in env)
     assert limits_document(setup, ref)
     assert "limiter" not in str(spec)
+
+
+MISSING: Final = {
+    "/run/tensor-fusion/libcuda_limiter.so",
+    "/libvgpu.so.1",
+    "/run/nvidia/mps/pipe/control",
+}
+
+
+WHOLE: Final = {"tflops": "312", "vram": "80Gi"}
+EACH: Final = pytest.mark.parametrize(
+    "enforcer", [TENSOR_FUSION, HAMI_CORE, MPS], ids=lambda each: each.name
+)
+
+
+@pytest.fixture
+def lacking(setup: Setup) -> Callable[[Enforcer], Setup]:
+    """Make a node with real cards on which the enforcer's files and sockets are missing."""
+
+    def made(enforcer: Enforcer) -> Setup:
+        use_real_cards(setup)
+        setup.host_files.absent = {*MISSING}
+        setup.use(enforcer=enforcer)
+        return setup
+
+    return made
+
+
+def exclusive(device: str) -> dict[str, Any]:
+    """Return an allocation of the device that nothing can share."""
+    result: dict[str, Any] = share_result(device)
+    del result["shareID"], result["consumedCapacity"]
+    return result
+
+
+@EACH
+def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
+    lacking: Callable[[Enforcer], Setup], enforcer: Enforcer
+) -> None:
+    node = lacking(enforcer)
+    ref = put_claim(node, "a", share_result())
+
+    text = node.refused(ref)
+
+    assert text.startswith("claim default/a: nothing on this node would enforce its limits: ")
+    assert f"enforcer {enforcer.name}: " in text
+    assert ": No such file or directory; " in text
+    assert text.endswith(choice.remedy(enforcer))
+    assert (node.store.claims(), node.spec_of(ref)) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("results", "is_prepared"),
+    [
+        ([share_result(GPU_0, **WHOLE)], True),
+        ([exclusive(GPU_0)], True),
+        ([share_result(GPU_0, **WHOLE), share_result(GPU_1, **WHOLE)], True),
+        ([share_result(GPU_0, **WHOLE), {**exclusive(GPU_1), "adminAccess": True}], True),
+        ([share_result(GPU_0, **WHOLE), share_result(GPU_1)], False),
+        ([share_result(GPU_0, tflops="156", vram="40Gi") for _ in range(2)], False),
+        ([share_result(GPU_0, tflops="311", vram="80Gi")], False),
+        ([share_result(GPU_0, tflops="312", vram="81919Mi")], False),
+    ],
+    ids=[
+        *("whole", "exclusive", "two whole", "whole and admin access", "whole and part of another"),
+        *("both halves", "all memory", "all compute"),
+    ],
+)
+def test_only_claims_for_nothing_but_whole_cards_are_prepared(
+    lacking: Callable[[Enforcer], Setup], results: list[Any], is_prepared: bool
+) -> None:
+    node = lacking(TENSOR_FUSION)
+    ref = put_claim(node, "a", *results)
+
+    assert isinstance(node.prepare(ref)[ref.uid], PreparedClaim) is is_prepared
+
+
+@EACH
+@pytest.mark.parametrize("mode", [{}, {"isolation": "soft"}, {"isolation": "hard"}], ids=str)
+def test_whole_card_is_prepared_in_isolation_shared_and_stays_without_limit(
+    lacking: Callable[[Enforcer], Setup], enforcer: Enforcer, mode: dict[str, str]
+) -> None:
+    if "hard" in mode.values() and not enforcer.facts.enforces_hard:
+        return  # refused to tenants, and for administrators the limiter is in the image
+    node = lacking(enforcer)
+    ref = put_claim(node, "a", share_result(**WHOLE))
+    node.annotate(ref, **mode)
+
+    record = node.prepared(ref)
+
+    (share,) = record.shares
+    assert (share.limit, share.isolation) == (None, Isolation.SHARED)
+    (found,) = enforcers.judged(record, enforcer, (), is_new=False)
+    assert (found.state, found.reason) == ("Enforced", "NoLimit")
+    assert node.store.claims() == [record]
+    assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
+    node.host_files.absent = set()  # its container may be running, once the enforcer is there
+    assert node.prepared(ref) == record
+
+
+def test_claim_waits_until_a_required_hypervisor_is_alive(setup: Setup) -> None:
+    signs = [NO_HYPERVISOR]
+    setup.use(required=lambda: signs[-1])
+    use_real_cards(setup)
+    ref = put_claim(setup, "a", share_result())
+
+    assert setup.refused(ref).startswith(
+        "claim default/a: nothing would enforce its limits (require-enforcement): no sign of a "
+        "hypervisor (device plugin: not found); run Tensor Fusion's hypervisor on this node"
+    )
+    signs.append(ALIVE)
+    setup.prepared(ref)
+
+    # Once prepared, its containers may run; the kubelet repeats the call when it restarts.
+    signs.append(NO_HYPERVISOR)
+    setup.prepared(ref)
