@@ -80,12 +80,13 @@ class Node(Setup):
         self.nvidia.apply(claim, self.store.claims, time.monotonic() + PATIENCE_SECONDS)
 
     def put(
-        self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **limits: str
+        self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **annotations: str
     ) -> ClaimRef:
         claim = stored_claim(name, share_result(device, vram=vram))
-        claim["metadata"]["annotations"] = limits
         claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": pod}]
-        return self.claims.put(claim)
+        ref = self.claims.put(claim)
+        self.annotate(ref, **annotations)
+        return ref
 
 
 @pytest.fixture
@@ -96,15 +97,16 @@ def node(tmp_path: Path) -> Node:
 def test_pod_has_the_sum_of_its_claims_until_they_are_unprepared(node: Node) -> None:
     first, second = node.put("a", "8Gi"), node.put("b", "4Gi")
     card = node.prepared(first).shares[0].gpu_uuid
-    seen = [dict(node.driver.limits["p"])]
-    node.prepared(second)
     node.prepared(node.put("c", "2Gi", pod="q"))
-    seen.append(dict(node.driver.limits["p"]))
-    for ref in (first, second):
-        node.unprepare(ref)
-        seen.append(dict(node.driver.limits["p"]))
+    seen = []
+    for act, ref in (
+        *((node.prepare, first), (node.prepare, second)),
+        *((node.unprepare, first), (node.unprepare, second)),
+    ):
+        act(ref)
+        seen.append(node.driver.limits["p"][card])
 
-    assert [each[card] for each in seen] == [8 * GIB, 12 * GIB, 4 * GIB, NO_LIMIT]
+    assert seen == [8 * GIB, 12 * GIB, 4 * GIB, NO_LIMIT]
     assert node.driver.limits["q"] == {card: 2 * GIB}
 
 
@@ -113,31 +115,24 @@ def test_claim_waits_while_its_limit_cannot_be_set_and_keeps_what_it_reserved(no
     node.driver.reason = "GPU-0: found 5 bytes, expected 4"
 
     assert node.refused(ref) == "GPU-0: found 5 bytes, expected 4"
-    assert "found 16Gi plus 70Gi" in node.refused(node.put("b", "16Gi")).replace("vram: ", "")
+    assert "vram: found 16Gi plus 70Gi" in node.refused(node.put("b", "16Gi"))
 
     node.driver.reason = ""
     node.prepared(ref)
     assert list(node.driver.limits["p"].values()) == [70 * GIB]
 
-
-def test_unprepare_succeeds_without_the_driver(node: Node) -> None:
-    ref = node.put("a", "8Gi")
-    node.prepared(ref)
     node.driver.reason = "nobody listens"
-
     assert node.unprepare(ref) == {ref.uid: None}
 
 
 def test_use_is_what_the_driver_counts_for_the_pod(node: Node) -> None:
     claim = node.prepared(node.put("a", "8Gi"))
-    card = claim.shares[0].gpu_uuid
-    known = node.nvidia.used(claim)
-    node.driver.limits["p"].clear()
-    without_limit = node.nvidia.used(claim)
-    node.driver.reason = "nobody listens"
+    assert node.nvidia.used(claim) == {("p", claim.shares[0].gpu_uuid): 5}
 
-    assert known == {("p", card): 5}
-    assert (without_limit, node.nvidia.used(claim)) == ({}, {})
+    node.driver.limits["p"].clear()
+    assert node.nvidia.used(claim) == {}
+    node.driver.reason = "nobody listens"
+    assert node.nvidia.used(claim) == {}
 
 
 def test_lost_limits_are_set_again(node: Node) -> None:
@@ -158,22 +153,19 @@ def test_lost_limits_are_set_again(node: Node) -> None:
 def test_parts_of_cards_wait_for_a_driver_that_can_limit_and_whole_cards_run(node: Node) -> None:
     node.driver.cannot = "NVIDIA driver: found 580.95.05, expected 615 or later"
 
-    text = node.refused(node.put("a", "8Gi"))
-    whole = node.prepared(put_claim(node, "whole", share_result(tflops="312", vram="80Gi")))
-
-    assert text.startswith(
+    assert node.refused(node.put("a", "8Gi")).startswith(
         "claim default/a: nothing would enforce its limits: NVIDIA driver: found 580.95.05, "
         "expected 615 or later; run NVIDIA driver 615 or later on this node and the container "
-        "memory-limits (chart value enforcers.nvidia.install=true), or choose another enforcer"
+        "memory-limits (chart value enforcers.nvidia.install=true), or choose another enforcer "
+        "(setting enforcer; hami-core needs only a library on each node"
     )
-    assert "hami-core needs only a library on each node" in text
+    whole = node.prepared(put_claim(node, "whole", share_result(tflops="312", vram="80Gi")))
     assert whole.shares[0].limit is None
     assert node.driver.limits == {}
 
 
 def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
-    lent = {"tensor-fusion.ai/vram-limit": "60Gi"}
-    borrower = node.prepared(node.put("a", "20Gi", **lent))
+    borrower = node.prepared(node.put("a", "20Gi", vram_limit="60Gi"))
     card = borrower.shares[0].gpu_uuid
     node.driver.busy = "p"
 
@@ -194,8 +186,6 @@ def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
 
 
 def test_hard_isolation_lends_nothing(node: Node) -> None:
-    wanted = {"tensor-fusion.ai/vram-limit": "60Gi", "tensor-fusion.ai/isolation": "hard"}
-
-    node.prepared(node.put("a", "20Gi", **wanted))
+    node.prepared(node.put("a", "20Gi", vram_limit="60Gi", isolation="hard"))
 
     assert [*node.driver.limits["p"].values()] == [20 * GIB]

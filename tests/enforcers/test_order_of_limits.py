@@ -7,7 +7,6 @@ record has a version as its limit, so that the order of writes shows which recor
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -112,14 +111,9 @@ def test_call_that_waits_reads_the_records_after_the_one_before_has_written(
     made: tuple[str, Written, Instance],
 ) -> None:
     name, written, instance = made
-    present, reads = [versioned(name, 60)], count()
-    claim = present[0]
-
-    def records() -> Sequence[PreparedClaim]:
-        next(reads)
-        return [*present]
-
-    first, second = instance(records), instance(records)
+    claim = versioned(name, 60)
+    present = [claim]
+    first, second = (instance(present.copy) for _ in range(2))
     is_writing, may_go_on = Event(), Event()
 
     def between() -> None:
@@ -128,10 +122,10 @@ def test_call_that_waits_reads_the_records_after_the_one_before_has_written(
 
     written.before = between
     with ThreadPoolExecutor(2) as pool:
-        older = pool.submit(apply, first, claim, records, PATIENCE_SECONDS)
+        older = pool.submit(apply, first, claim, present.copy, PATIENCE_SECONDS)
         assert is_writing.wait(PATIENCE_SECONDS)
         present[:] = [versioned(name, 50)]  # another claim took back what was lent
-        newer = pool.submit(apply, second, claim, records, PATIENCE_SECONDS)
+        newer = pool.submit(apply, second, claim, present.copy, PATIENCE_SECONDS)
         assert written.limits == []
         may_go_on.set()
         older.result()
@@ -140,29 +134,24 @@ def test_call_that_waits_reads_the_records_after_the_one_before_has_written(
     assert written.limits == [60 * GIB, 50 * GIB]
 
 
-def test_call_whose_time_is_over_reads_nothing(tmp_path: Path) -> None:
-    written, reads = Written(), count()
-    claim = versioned("nvidia", 60)
-    first, second = (nvidia(tmp_path, written)(tuple) for _ in range(2))
+def unread() -> Sequence[PreparedClaim]:
+    raise AssertionError
 
-    def records() -> Sequence[PreparedClaim]:
-        next(reads)
-        return [claim]
+
+def test_call_whose_time_is_over_reads_nothing(tmp_path: Path) -> None:
+    written, claim = Written(), versioned("nvidia", 60)
+    first, second = (nvidia(tmp_path, written)(tuple) for _ in range(2))
 
     def meanwhile() -> None:
         with pytest.raises(HungEnforcerError):
-            apply(second, claim, records, 0.1)
+            apply(second, claim, unread, 0.1)
 
     written.before = meanwhile
-    apply(first, claim, records, PATIENCE_SECONDS)
+    apply(first, claim, lambda: [claim], PATIENCE_SECONDS)
 
-    assert (written.limits, next(reads)) == ([60 * GIB], 1)
+    assert written.limits == [60 * GIB]
 
 
 def test_what_waits_for_a_process_is_not_done_at_once() -> None:
     """It follows at the next check, so that no other claim waits for it."""
-
-    def records() -> Sequence[PreparedClaim]:
-        raise AssertionError
-
-    Nvidia(root="/nowhere").apply(versioned("nvidia", 60), records, AT_ONCE)
+    Nvidia(root="/nowhere").apply(versioned("nvidia", 60), unread, AT_ONCE)
