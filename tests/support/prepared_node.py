@@ -73,6 +73,21 @@ class NoStatus:
         raise AssertionError(f"status of {ref}: {devices}")
 
 
+class RecordingReporter(StatusReporter):
+    """Reporter that only records the reasons of claims, and the names of changed ones."""
+
+    def __init__(self) -> None:
+        super().__init__(NoStatus())
+        self.reasons: list[tuple[str, str]] = []
+        self.changed: list[str] = []
+
+    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+        self.reasons.append((claim.ref.name, reason))
+
+    def report_changed(self, claim: PreparedClaim) -> None:
+        self.changed.append(claim.ref.name)
+
+
 class Setup:
     """A node's preparer; restarted() returns a new one on the same disk."""
 
