@@ -22,7 +22,7 @@ from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
-from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
@@ -196,6 +196,20 @@ class Setup:
 
     def unprepare(self, *refs: ClaimRef) -> dict[str, Failure | None]:
         return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
+
+    def refresh(self, ref: ClaimRef) -> None:
+        """Read again what a claim's record has of the node, as after a reboot."""
+        self.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
+
+    def recover(self) -> RecoveryReport:
+        """Run one round of recovery."""
+        return recover(self.store, self.node_files, boot_id=self.boot_id)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the content of all CDI specs, limits documents and device metadata by name."""
+        folders = (self.cdi_folder, self.limits_folder, self.metadata_folder)
+        paths = (path for folder in folders if folder.exists() for path in folder.iterdir())
+        return {path.name: path.read_bytes() for path in paths}
 
     def use_cards(self, *cards: Gpu) -> None:
         """Have the node find these cards from now on."""
