@@ -3,7 +3,7 @@
 import json
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -236,8 +236,16 @@ class Setup:
         )
 
 
-def put_claim(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:
-    return setup.claims.put(stored_claim(name, *results, uid=uid))
+def put_claim(
+    setup: Setup, name: str, *results: dict[str, Any], uid: str = "", pods: Sequence[str] = ()
+) -> ClaimRef:
+    """Store a claim of the pod with its name, or of these pods."""
+    claim = stored_claim(name, *results, uid=uid)
+    if pods:
+        claim["status"]["reservedFor"] = [
+            {"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods
+        ]
+    return setup.claims.put(claim)
 
 
 def put_annotated_claim(
