@@ -21,38 +21,31 @@ ID = "4f" * 32
 CLAIM = prepared_claim(prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)))
 
 
-class Counting(Enforcer):
-    """An enforcer that counts what a test sets."""
+class Setup(Enforcer):
+    """A watch with a clock that a test moves, over cards and counts that a test sets."""
 
-    def __init__(self, setup: "Setup") -> None:
-        self.setup = setup
-
-    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
-        return self.setup.counted
-
-
-class Setup:
-    """A watch with a clock that a test moves, over cards whose processes a test sets."""
-
-    def __init__(self, *claims: PreparedClaim) -> None:
+    def __init__(self) -> None:
         self.seconds = 0.0
         self.cards: Mapping[str, Sequence[Process]] = {"GPU-0": [], "GPU-1": []}
-        self.claims = claims
+        self.claims = [CLAIM]
         self.events = EventsInMemory()
         self.reported: list[str] = []
         self.changes = 0
         self.fetched: list[str] = []
         self.late_pods: Sequence[str] = ()
-        self.reason: Exception | None = None
+        self.reason: Exception | None = None  # of the API server
         self.unreadable = ""
         self.counted: Mapping[tuple[str, str], int] = {}
         self.watch = UseWatch(
             self,
             lambda: self.claims,
             self,
-            {CLAIM.enforcer: Counting(self)},
+            {CLAIM.enforcer: self},
             clock=lambda: self.seconds,
         )
+
+    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
+        return self.counted
 
     def processes(self) -> Mapping[str, Sequence[Process]]:
         if self.unreadable:
@@ -64,9 +57,8 @@ class Setup:
         self.fetched.append(ref.uid)
         if self.reason:
             raise self.reason
-        stored = stored_claims.stored_claim(
-            ref.name, stored_claims.allocation_result("gpu-0", tflops=None, vram=None), uid=ref.uid
-        )
+        result = stored_claims.allocation_result("gpu-0", tflops=None, vram=None)
+        stored = stored_claims.stored_claim(ref.name, result, uid=ref.uid)
         stored["status"]["reservedFor"] = [
             {"resource": "pods", "name": uid, "uid": uid} for uid in (POD.uid, *self.late_pods)
         ]
@@ -82,111 +74,70 @@ class Setup:
     def changed(self) -> None:
         self.changes += 1
 
-    def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid) -> None:
+    def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid, times: int = 1) -> None:
+        """Have one process, of this pod or none, use the memory of a card at the next checks."""
         of = Container(pod_uid=pod, id=ID) if pod else None
         process = Process(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
         self.cards = {"GPU-0": [], "GPU-1": [], card: [process]}
+        self.check(times=times)
 
 
 @pytest.fixture
 def setup() -> Setup:
-    return Setup(CLAIM)
+    return Setup()
 
 
-def test_share_is_over_its_limit_after_two_readings(setup: Setup) -> None:
-    setup.use(21)
+def test_share_is_over_its_limit_after_two_readings_in_a_row(setup: Setup) -> None:
+    assert setup.watch.excess(CLAIM) == ()
+    seen = []
+    for gib in (21, 19, 21, 21, 19):
+        setup.use(gib)
+        seen.append((setup.watch.excess(CLAIM), setup.changes))
 
-    setup.check()
-    once = setup.watch.excess(CLAIM), setup.changes
-    setup.check()
-    twice = setup.watch.excess(CLAIM), setup.changes
-    setup.use(19)
-    setup.check()
-
-    assert once == (["", ""], 0)
     text = (
         "GPU-0: found 21Gi of memory in use by 1 processes, expected at most 20Gi; nothing keeps "
         "it within its limit"
     )
-    assert twice == ([text, ""], 1)
-    assert (setup.watch.excess(CLAIM), setup.changes) == (["", ""], 2)
+    assert seen == [*[(["", ""], 0)] * 3, ([text, ""], 1), (["", ""], 2)]
 
 
-def test_one_reading_between_breaks_the_row(setup: Setup) -> None:
-    for gib in (21, 19, 21):
-        setup.use(gib)
-        setup.check()
-
-    assert setup.watch.excess(CLAIM) == ["", ""]
-
-
-def test_claim_that_was_never_seen_has_no_excess(setup: Setup) -> None:
-    assert setup.watch.excess(CLAIM) == ()
-
-
-def test_status_gets_a_notable_change_once_a_minute(setup: Setup) -> None:
+def test_status_gets_a_notable_change_once_a_minute_until_the_claim_is_unprepared(
+    setup: Setup,
+) -> None:
     readings = round(SHOWN_SECONDS / CHECK_SECONDS)
-    setup.use(1)
-    setup.check(times=readings)
-    first = list(setup.reported)
-    setup.use(1.1)
-    setup.check(times=3 * readings)
-    unnoticed = len(setup.reported)
-    for number in range(readings):
-        setup.use(2 + number)
-        setup.check()
+    counts = []
+    for gib, times in ((1, readings), (1.1, 3 * readings), *((2 + n, 1) for n in range(readings))):
+        setup.use(gib, times=times)
+        counts.append(len(setup.reported))
 
-    shown = setup.watch.shown(CLAIM.ref.uid)
+    assert counts == [1, 1, *[2] * readings]
+    (shown, _) = setup.watch.shown(CLAIM.ref.uid)
+    assert shown is not None
+    assert shown.vram_bytes == 2 * GIB
 
-    assert first == [CLAIM.ref.uid]
-    assert unnoticed == 1
-    assert len(setup.reported) == 2
-    assert shown[0] is not None
-    assert shown[0].vram_bytes == 2 * GIB
-
-
-def test_unprepared_claim_shows_nothing(setup: Setup) -> None:
-    setup.use(1)
+    setup.claims.clear()
     setup.check()
-    setup.claims = ()
-    setup.check()
-
     assert setup.watch.shown(CLAIM.ref.uid) == ()
 
 
 def test_processes_without_a_share_get_one_event_for_each_card(setup: Setup) -> None:
+    setup.events.away = True  # it waits for the API server
     with capture_logs() as logs:
         setup.use(1, pod="")
-        setup.check(times=2)
+        setup.events.away = False
+        setup.use(1, pod="", times=2)
         setup.use(1)
-        setup.check()
         setup.use(2, pod="")
-        setup.check()
         setup.use(1, pod="", card="GPU-1")
-        setup.check()
 
     text = "found processes outside of all shares: process 7 python uses 1024 MiB"
     assert setup.events.written == [
         ("ForeignProcesses", f"GPU-0: {text}"),
         ("ForeignProcesses", f"GPU-1: {text}"),
     ]
-    assert [each["uuid"] for each in logs if each["event"] == "foreign_processes"] == [
-        "GPU-0",
-        "GPU-1",
-    ]
+    logged = [each["uuid"] for each in logs if each["event"] == "foreign_processes"]
+    assert logged == ["GPU-0", "GPU-1"]
     assert setup.watch.current().foreign["GPU-1"].processes == 1
-
-
-def test_event_waits_for_the_api_server(setup: Setup) -> None:
-    setup.use(1, pod="")
-    setup.events.away = True
-    with capture_logs() as logs:
-        setup.check()
-        setup.events.away = False
-        setup.check(times=2)
-
-    assert len(setup.events.written) == 1
-    assert len([each for each in logs if each["event"] == "foreign_processes"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -198,32 +149,21 @@ def test_event_waits_for_the_api_server(setup: Setup) -> None:
     ],
     ids=["a pod that came later", "a pod of somebody else", "a claim that is gone"],
 )
-def test_claims_are_read_once_for_a_pod_that_no_record_names(
+def test_claims_are_read_for_a_pod_that_no_record_names_until_the_api_server_answers(
     setup: Setup, late_pods: list[str], reason: Exception | None, used_bytes: int
 ) -> None:
-    setup.late_pods, setup.reason = late_pods, reason
-    setup.use(3, pod="uid-late")
+    setup.reason = RetryableError("no answer")
+    setup.use(3, pod="uid-late", times=2)
+    assert setup.events.written == []
 
+    setup.late_pods, setup.reason = late_pods, reason
     setup.check(times=3)
 
     current = setup.watch.current()
     used = current.shares[CLAIM.ref.uid][0]
-    assert setup.fetched == [CLAIM.ref.uid]
+    assert setup.fetched == [CLAIM.ref.uid] * 3
     assert (used.vram_bytes if used else 0) == used_bytes
     assert [*current.foreign] == ([] if used_bytes else ["GPU-0"])
-
-
-def test_claims_are_read_again_until_the_api_server_answers(setup: Setup) -> None:
-    setup.late_pods = ["uid-late"]
-    setup.use(3, pod="uid-late")
-    setup.reason = RetryableError("no answer")
-    setup.check(times=2)
-    setup.reason = None
-    setup.check(times=2)
-
-    assert len(setup.fetched) == 3
-    assert setup.events.written == []
-    assert setup.watch.current().foreign == {}
 
 
 def test_use_that_the_driver_counts_is_known_without_processes(setup: Setup) -> None:
@@ -240,23 +180,20 @@ def test_use_that_the_driver_counts_is_known_without_processes(setup: Setup) -> 
 
 
 def test_trouble_is_logged_once_and_shown(setup: Setup) -> None:
-    rounds = 0
+    rounds = iter(range(3))
 
     def failing() -> Mapping[str, Sequence[Process]]:
-        nonlocal rounds
-        rounds += 1
-        if rounds == 3:
-            setup.watch.stop()
         setup.watch._wakeup.wake()  # go round at once
+        if next(rounds) == 2:
+            setup.watch.stop()
         raise RetryableError("NVML: driver not loaded")
 
-    setup.use(21)
-    setup.check(times=2)
+    setup.use(21, times=2)
     setup.processes = failing  # type: ignore[method-assign]
     with capture_logs() as logs:
         setup.watch.run(lambda _: None, setup.events, setup.changed)
 
-    assert rounds == 3
+    assert next(rounds, None) is None
     assert [each["event"] for each in logs] == ["use_not_observed"]
     assert setup.watch.current().reason == "NVML: driver not loaded"
     assert setup.watch.excess(CLAIM) == ()
