@@ -1,6 +1,6 @@
 """Watch over the limits of prepared claims and over the node's enforcer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.driver.enforcement_watch import (
@@ -18,9 +17,6 @@ from tensorfusion_dra.driver.enforcement_watch import (
     EnforcementAnnouncer,
     EnforcementWatch,
 )
-from tensorfusion_dra.enforcers import choice
-from tensorfusion_dra.enforcers.choice import CHECK_SECONDS as NODE_CHECK_SECONDS
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.tensor_fusion import marks, soft_verdict
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
@@ -35,7 +31,6 @@ from tests.support.builders.prepared_claims import (
     simulated_share,
 )
 from tests.support.ports import EventsInMemory
-from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER, signing
 
 CLAIM: Final = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="tensor-fusion")
 
@@ -88,51 +83,25 @@ class Hypervisor(TensorFusion):
 class Setup:
     """A watch with a clock that a test moves; each Setup on one folder is one process."""
 
-    def __init__(
-        self,
-        folder: Path,
-        enforcers: Mapping[str, Enforcer] | None = None,
-        *,
-        is_required: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self.seconds = 0.0
         self.evidence = Hypervisor()
-        self.sign, self.node_checks = ALIVE, 0
         self.events = EventsInMemory()
         self.excess: list[str] = []
         self.reported: list[str] = []
         self.announcer = EnforcementAnnouncer(self.events)
-        self.node = NodeEnforcer(
-            {"tensor-fusion": signing(TensorFusion(), self._sign)},
-            is_auto=False,
-            is_required=is_required,
-            now=self.now,
-            clock=lambda: self.seconds,
-        )
         self.watch = EnforcementWatch(
-            enforcers or {"tensor-fusion": self.evidence},
+            {"tensor-fusion": self.evidence, "none": NoEnforcer()},
             SavedState(folder, saved_state.LIMITS),
             clock=lambda: self.seconds,
-            now=self.now,
+            now=lambda: START + timedelta(seconds=self.seconds),
             excess=lambda _: self.excess,
         )
-
-    def _sign(self) -> Sign:
-        self.node_checks += 1
-        return self.sign
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self.seconds)
 
     def check(self, after_seconds: float = CHECK_SECONDS) -> None:
         self.seconds += after_seconds
         self.watch.check(lambda claim: self.reported.append(claim.ref.name), self.announcer)
         self.announcer.write_events()
-
-    def check_node(self, sign: Sign, after_seconds: float = NODE_CHECK_SECONDS) -> None:
-        self.seconds += after_seconds
-        self.sign = sign
-        self.node.check(self.events.warn)
 
     def states(self, claim: PreparedClaim = CLAIM) -> list[str]:
         current = self.watch.current(claim)
@@ -144,7 +113,7 @@ class Setup:
 
     def prepare(self, *claims: PreparedClaim) -> None:
         """Prepare claims and write their statuses."""
-        for claim in claims or (CLAIM,):
+        for claim in claims:
             self.watch.watch(claim)
             self.watch.current(claim)
 
@@ -189,13 +158,7 @@ NO_MEMORY: Final = "NotEnforced SharedMemoryMissing"
             ({}, ENFORCED),
             [
                 (60, {"heartbeat": STALE}, NO_HEARTBEAT, 60, (1, 1, 0)),
-                (
-                    60,
-                    {"heartbeat": HEARTBEAT, "processes": 0},
-                    NO_PROCESS,
-                    120,
-                    (2, 1, 0),
-                ),
+                (60, {"heartbeat": HEARTBEAT, "processes": 0}, NO_PROCESS, 120, (2, 1, 0)),
                 (60, {"processes": 1}, ENFORCED, 180, (3, 1, 1)),
             ],
             id="a warning remains while the state is unknown",
@@ -234,7 +197,7 @@ def test_verdicts_over_time(
     steps: list[tuple[float, dict[str, Any], str, float, tuple[int, int, int]]],
 ) -> None:
     vars(setup.evidence).update(first[0])
-    setup.prepare()
+    setup.prepare(CLAIM)
     assert setup.states() == [first[1]]
     for seconds, changes, state, since, told in steps:
         vars(setup.evidence).update(changes)
@@ -247,13 +210,11 @@ def test_verdicts_over_time(
 
 
 def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
-    setup.prepare()
-    setup.evidence.heartbeat = STALE
-
+    setup.prepare(CLAIM)
     with capture_logs() as logs:
-        setup.check(60)
-        setup.evidence.heartbeat = HEARTBEAT
-        setup.check(60)
+        for heartbeat in (STALE, HEARTBEAT):
+            setup.evidence.heartbeat = heartbeat
+            setup.check(60)
 
     assert [(line["event"], line["reason"]) for line in logs] == [
         ("limits_not_enforced", "HeartbeatStale"),
@@ -266,27 +227,26 @@ def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
     assert setup.events.pods == [POD, POD]
 
 
-def test_advisory_limits_are_in_the_status_and_no_event_on_the_pod(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, {"none": NoEnforcer()})
+def test_advisory_limits_are_in_the_status_and_no_event_on_the_pod(setup: Setup) -> None:
     claim = replace(CLAIM, enforcer="none")
     setup.prepare(claim)
 
     setup.check(60)
 
-    assert setup.states(claim) == ["NotEnforced NoEnforcer"]
-    assert setup.told() == (0, 0, 0)
+    assert (setup.states(claim), setup.told()) == (["NotEnforced NoEnforcer"], (0, 0, 0))
 
 
 def test_changed_limits_have_thirty_seconds_to_arrive(setup: Setup) -> None:
-    setup.prepare()
+    setup.prepare(CLAIM)
     setup.check(60)
 
     setup.watch.watch(replace(CLAIM, shares=(prepared_share(0, limit(10, 10)),)))
-    setup.check()
-    assert setup.states() == [STARTING]
+    seen = []
+    for seconds in (CHECK_SECONDS, 60):
+        setup.check(seconds)
+        seen += setup.states()
 
-    setup.check(60)
-    assert setup.states() == ["NotEnforced LimitsDiffer"]
+    assert seen == [STARTING, "NotEnforced LimitsDiffer"]
 
 
 @pytest.mark.parametrize(
@@ -324,12 +284,23 @@ def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
 
 
 def test_unprepared_claim_is_forgotten(setup: Setup) -> None:
-    setup.prepare()
+    setup.prepare(CLAIM)
     setup.watch.forget(CLAIM.ref.uid)
-    setup.evidence.heartbeat -= 100
+    setup.evidence.heartbeat = STALE
     setup.check()
 
     assert (setup.reported, setup.states()) == ([], [])
+
+
+def test_claim_that_another_instance_unprepared_is_dropped_at_the_second_reading(
+    setup: Setup,
+) -> None:
+    setup.prepare(CLAIM)
+
+    setup.watch.sync([])
+    assert setup.states() != []
+    setup.watch.sync([])
+    assert setup.states() == []
 
 
 def test_restart_reports_only_what_changed_meanwhile_and_repeats_no_warning(
@@ -349,9 +320,11 @@ def test_restart_reports_only_what_changed_meanwhile_and_repeats_no_warning(
     assert told == [(0, 0, 0), (2, 2, 0), (0, 0, 0), (2, 0, 2)]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"uid-a": [{}]}', '{"uid-a": 3}', "{"])
-def test_without_a_usable_file_each_status_is_written_once(tmp_path: Path, content: str) -> None:
-    if content:
+@pytest.mark.parametrize("content", [None, "", "[]", '{"uid-a": [{}]}', '{"uid-a": 3}', "{"])
+def test_without_a_usable_file_each_status_is_written_once(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
         (tmp_path / "limits.json").write_text(content)
     setup = Setup(tmp_path)
     setup.watch.sync([CLAIM])
@@ -362,84 +335,14 @@ def test_without_a_usable_file_each_status_is_written_once(tmp_path: Path, conte
     assert setup.reported == ["a"]
 
 
-def test_claim_that_another_instance_unprepared_is_dropped_at_the_second_reading(
-    setup: Setup,
-) -> None:
-    setup.prepare()
-
-    setup.watch.sync([])
-    assert setup.states() != []
-    setup.watch.sync([])
-    assert setup.states() == []
-
-
 def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
-    claims = [named(f"c{number}") for number in range(12)]
-    setup.prepare(*claims)
+    setup.prepare(*(named(f"c{number}") for number in range(12)))
     setup.events.away = True
-    setup.evidence.heartbeat -= 100
-    setup.check(60)
-    assert setup.events.written == []
-
-    setup.events.away = False
+    setup.evidence.heartbeat = STALE
     written = []
-    for _ in range(3):
-        setup.check()
+    for seconds in (60, CHECK_SECONDS, CHECK_SECONDS, CHECK_SECONDS):
+        setup.check(seconds)
         written.append(len(setup.events.written))
+        setup.events.away = False
 
-    assert written == [5, 10, 12]
-
-
-@pytest.mark.parametrize(
-    ("sign", "is_required", "consequence"),
-    [
-        (NO_LIMITER, False, "every claim for a part of a GPU waits"),
-        (NO_HYPERVISOR, True, "every claim for a part of a GPU waits"),
-        (NO_HYPERVISOR, False, "claims are prepared, but nothing keeps them within their limits"),
-    ],
-)
-def test_missing_enforcer_has_one_event_with_consequence_and_cures(
-    tmp_path: Path, sign: Sign, is_required: bool, consequence: str
-) -> None:
-    setup = Setup(tmp_path, is_required=is_required)
-
-    with capture_logs() as logs:
-        for _ in range(3):
-            setup.check_node(sign)
-
-    ((reason, text),) = setup.events.written
-    assert reason == "EnforcerMissing"
-    assert text.startswith("enforcer tensor-fusion: ")
-    assert consequence in text
-    assert text.endswith(choice.remedy(TensorFusion()))
-    assert len(text.encode()) < 1024  # of an Event's note
-    assert setup.events.pods == [None]
-    assert [line["event"] for line in logs] == ["enforcer_not_seen"]
-    current = setup.node.current
-    assert current is not None
-    first_check = START + timedelta(seconds=NODE_CHECK_SECONDS)
-    assert (current.verdict.state, current.since) == ("NotEnforced", first_check)
-
-
-def test_enforcer_that_came_and_went_again_has_another_event(setup: Setup) -> None:
-    with capture_logs() as logs:
-        for sign in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
-            setup.check_node(sign)
-
-    assert len(setup.events.written) == 2
-    assert [line["event"] for line in logs] == [
-        *("enforcer_not_seen", "enforcer_seen", "enforcer_not_seen")
-    ]
-
-
-def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_minute(
-    setup: Setup,
-) -> None:
-    setup.events.away = True
-    setup.check_node(NO_LIMITER)
-    setup.check_node(NO_LIMITER, after_seconds=1)
-    setup.events.away = False
-
-    setup.check_node(NO_LIMITER, after_seconds=1)
-
-    assert (len(setup.events.written), setup.node_checks) == (1, 1)
+    assert written == [0, 5, 10, 12]

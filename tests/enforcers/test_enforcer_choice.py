@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
 from tensorfusion_dra.core.claims import enforcer as enforcers
@@ -35,7 +36,7 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
-from tests.support.signs import ALIVE, NO_HYPERVISOR, signing
+from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER, signing
 
 ABSENT: Final = {
     "nvidia": verdicts.not_enforced(
@@ -71,6 +72,7 @@ class NodeWith:
 
     def __init__(self) -> None:
         self.present: set[str] = set()
+        self.absent = dict(ABSENT)
         self.read: list[str] = []
 
     def has(self, enforcer: Enforcer) -> Enforcer:
@@ -85,7 +87,7 @@ class NodeWith:
 
     def _verdict(self, name: str) -> Verdict:
         if name not in self.present:
-            return ABSENT[name]
+            return self.absent[name]
         if name == "hami-core":
             return verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
         text = "the MPS daemon answers at /run/nvidia/mps/pipe/control"
@@ -96,7 +98,7 @@ class Chooser:
     """A chooser with a clock that a test moves."""
 
     def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
-        self.seconds = 0.0
+        self.seconds, self.time = 0.0, NOW
         self.node = NodeWith()
         self.events = EventsInMemory()
         self.changes = 0
@@ -104,7 +106,7 @@ class Chooser:
             {name: self.node.has(KINDS[name]) for name in candidates or ORDER},
             is_auto=is_auto,
             on_change=self._changed,
-            now=lambda: NOW,
+            now=lambda: self.time,
             clock=lambda: self.seconds,
             **{"is_required": False, **more},
         )
@@ -236,6 +238,61 @@ def test_advisory_limits_are_said_without_an_event() -> None:
     assert "claims are prepared, but nothing keeps them within their limits" in found.text
     assert setup.events.written == []
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+
+@pytest.mark.parametrize(
+    ("sign", "is_required", "consequence"),
+    [
+        (NO_LIMITER, False, "every claim for a part of a GPU waits"),
+        (NO_HYPERVISOR, True, "every claim for a part of a GPU waits"),
+        (NO_HYPERVISOR, False, "claims are prepared, but nothing keeps them within their limits"),
+    ],
+)
+def test_missing_enforcer_has_one_event_with_consequence_and_remedy(
+    sign: Sign, is_required: bool, consequence: str
+) -> None:
+    setup = Chooser("tensor-fusion", is_auto=False, is_required=is_required)
+    setup.node.absent["tensor-fusion"] = sign.verdict
+
+    with capture_logs() as logs:
+        for minute in range(3):
+            setup.time = NOW + timedelta(minutes=minute)
+            setup.check()
+
+    ((reason, text),) = setup.events.written
+    assert reason == "EnforcerMissing"
+    assert text.startswith("enforcer tensor-fusion: ")
+    assert consequence in text
+    assert text.endswith(choice.remedy(TENSOR_FUSION))
+    assert len(text.encode()) < 1024  # of an Event's note
+    assert setup.events.pods == [None]
+    assert [line["event"] for line in logs] == ["enforcer_not_seen"]
+    assert setup.chooser.current is not None
+    assert (setup.current().state, setup.chooser.current.since) == (State.NOT_ENFORCED, NOW)
+
+
+def test_enforcer_that_came_and_went_again_has_another_event() -> None:
+    setup = Chooser("tensor-fusion", is_auto=False)
+    with capture_logs() as logs:
+        for present in ("tensor-fusion", "", "tensor-fusion", ""):
+            setup.check(present)
+
+    assert len(setup.events.written) == 2
+    assert [line["event"] for line in logs] == [
+        *("enforcer_not_seen", "enforcer_seen", "enforcer_not_seen")
+    ]
+
+
+def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_minute() -> None:
+    setup = Chooser("tensor-fusion", is_auto=False)
+    setup.events.away = True
+    setup.check()
+    setup.check(after=1)
+    setup.events.away = False
+
+    setup.check(after=1)
+
+    assert (len(setup.events.written), len(setup.node.read)) == (1, 1)
 
 
 def test_missing_enforcer_is_awaited_at_the_scheduler_and_then_given_up() -> None:
