@@ -1,7 +1,7 @@
 """Following of the node's GPUPool; an unusable pool changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,11 +22,15 @@ from tests.support.waiting import PATIENCE_SECONDS
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 
 
-class ObjectsInMemory:
-    """Objects set by a test, or the error of reading them."""
+Found = Sequence[Mapping[str, Any]] | InputError | RetryableError
+NODE_01 = {"metadata": {"name": "node-01"}}
 
-    def __init__(self, *found: Mapping[str, Any]) -> None:
-        self.found: Sequence[Mapping[str, Any]] | InputError | RetryableError = found
+
+class Objects:
+    """Objects in memory, or the error of reading them."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
 
     def items(self) -> Sequence[Mapping[str, Any]]:
         if isinstance(self.found, Sequence):
@@ -35,23 +39,28 @@ class ObjectsInMemory:
 
 
 class Setup:
+    """A follower of the pool `prod`, or of the pool that selects the node.
+
+    Attributes:
+        pools, nodes: Objects, or the error of reading them.
+    """
+
     def __init__(
-        self,
-        *pools: Mapping[str, Any],
-        inventory: Inventory | None = None,
-        expands_memory: bool = True,
+        self, *pools: Mapping[str, Any], by_name: bool = True, expands_memory: bool = True
     ) -> None:
-        self.pools = ObjectsInMemory(*pools)
+        self.pools: Found = pools
+        self.nodes: Found = [NODE_01]
         self.events = EventsInMemory()
-        self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
         self.served = 0
-        self.catalog = DeviceCatalog(self.discovery, None, on_change=self._count_served)
+        discovery = FixedDiscovery(Inventory(gpus=(gpu(),)))
+        self.catalog = DeviceCatalog(discovery, None, on_change=self._count_served)
         self.catalog.refresh()
-        self.nodes = ObjectsInMemory()
         self.wakeup = Wakeup()
-        source = partial(member, self.pools, self.nodes, pool_name="prod", node_name="node-01")
+        pool_name = "prod" if by_name else ""
         self.follower = PoolFollower(
-            source,
+            lambda: member(
+                Objects(self.pools), Objects(self.nodes), pool_name=pool_name, node_name="node-01"
+            ),
             self.catalog,
             self.events,
             expands_memory=expands_memory,
@@ -61,9 +70,21 @@ class Setup:
     def _count_served(self) -> None:
         self.served += 1
 
+    def follow(self, pools: Found | None = None) -> list[Any]:
+        """Follow these pools, or the ones of before; return the lines that were logged."""
+        if pools is not None:
+            self.pools = pools
+        with capture_logs() as logs:
+            self.follower.follow()
+        return list(logs)
+
     def qos(self) -> str | None:
         current = self.catalog.current()
         return str(current.devices[0].attributes["qos"]) if current else None
+
+    def isolation(self) -> str | None:
+        current = self.catalog.current()
+        return current.node.isolation if current else None
 
 
 def pool_with_qos(qos: str = "high", name: str = "prod", **spec: Any) -> dict[str, Any]:
@@ -72,9 +93,8 @@ def pool_with_qos(qos: str = "high", name: str = "prod", **spec: Any) -> dict[st
 
 def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup = Setup()
-    setup.pools.found = RetryableError("gpupools: not listed yet")
 
-    setup.follower.follow()
+    setup.follow(RetryableError("gpupools: not listed yet"))
 
     assert setup.catalog.current() is None
     assert setup.catalog.reason_missing() == (
@@ -85,10 +105,9 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
 
 def test_unchanged_pool_has_no_effect() -> None:
     setup = Setup(pool_with_qos())
-    setup.follower.follow()
-    setup.pools.found = [{**pool_with_qos(), "status": {"phase": "Running"}}]
+    setup.follow()
 
-    setup.follower.follow()
+    setup.follow([{**pool_with_qos(), "status": {"phase": "Running"}}])
 
     assert setup.served == 1
 
@@ -102,18 +121,15 @@ def test_unchanged_pool_has_no_effect() -> None:
     ],
 )
 def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
-    found: Sequence[Mapping[str, Any]] | InputError, problem: str
+    found: Found, problem: str
 ) -> None:
     setup = Setup(pool_with_qos())
-    setup.follower.follow()
-    setup.pools.found = found
+    setup.follow()
 
-    with capture_logs() as logs:
-        setup.follower.follow()
-        setup.follower.follow()
+    logs = setup.follow(found) + setup.follow(found)
 
-    assert setup.qos() == "high"
-    assert setup.served == 1
+    assert (setup.qos(), setup.served) == ("high", 1)
+    setup.follower.check()  # the instance stays ready
     ((reason, message),) = setup.events.written
     assert reason == "GPUPoolInvalid"
     assert message.startswith(problem)
@@ -126,10 +142,9 @@ def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
 def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -> None:
     setup = Setup()
 
-    with capture_logs() as logs:
-        setup.follower.follow()
+    (line,) = setup.follow()
 
-    assert [line["event"] for line in logs] == ["gpupool_awaited"]
+    assert line["event"] == "gpupool_awaited"
     ((_, message),) = setup.events.written
     assert message.endswith("; no GPU of this node is published until this is corrected")
     assert gpupool.REMEDY in message
@@ -137,17 +152,13 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
 
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
-    setup = Setup(pool_with_qos())
+    setup, seen = Setup(), None
     with running(setup.follower.run, stop=setup.follower.stop):
-        setup.wakeup.wake()
-        setup.catalog.wait_changed(None, seconds=PATIENCE_SECONDS, stopped=lambda: False)
-        assert setup.qos() == "high"
-        seen = setup.catalog.current()
-        setup.pools.found = [pool_with_qos("low")]
-        setup.wakeup.wake()
-        setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
-
-        assert setup.qos() == "low"
+        for qos in ("high", "low"):
+            setup.pools = [pool_with_qos(qos)]
+            setup.wakeup.wake()
+            seen = setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
+            assert setup.qos() == qos
 
 
 @pytest.mark.parametrize(
@@ -164,10 +175,10 @@ def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
     ratios = {**RATIOS, **expansion}
     setup = Setup(pool_with_qos(capacityConfig={"oversubscription": ratios}), expands_memory=False)
 
-    setup.follower.follow()
+    setup.follow()
 
     assert (setup.catalog.current() is None) is is_refused
-    texts = [message for reason, message in setup.events.written if reason == "GPUPoolInvalid"]
+    texts = [message for _, message in setup.events.written]
     found = f"found vramExpandToHostMem {ratios['vramExpandToHostMem']} and"
     assert [found in text for text in texts] == [True] * is_refused
     assert all("expected 0 for both: this node's enforcer" in text for text in texts)
@@ -179,23 +190,16 @@ RULE = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
 BATCH = {"metadata": {"name": "node-01", "labels": {"workload": "batch"}}}
 
 
-def isolation(setup: Setup) -> str | None:
-    current = setup.catalog.current()
-    assert current is not None
-    return current.node.isolation
-
-
 def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
     setup = Setup(pool_with_qos(nodeManagerConfig=config))
-    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
+    modes = []
+    for node in (NODE_01, BATCH):
+        setup.nodes = [node]
+        setup.follow()
+        modes.append(setup.isolation())
 
-    setup.follower.follow()
-    before = isolation(setup)
-    setup.nodes.found = [BATCH]
-    setup.follower.follow()
-
-    assert (before, isolation(setup)) == ("soft", "hard")
+    assert modes == ["soft", "hard"]
 
 
 SELECTS_OTHERS = {
@@ -210,48 +214,30 @@ NO_CRDS = InputError("gpupools: no such resource")
 
 
 @pytest.mark.parametrize(
-    ("source", "found", "is_ready"),
+    ("by_name", "found", "is_ready"),
     [
-        ("object", RetryableError("gpupools: not listed yet"), False),
-        ("object", NO_CRDS, False),
-        ("object", [], False),
-        ("object", [pool_with_qos(name="other")], False),
-        ("object", [pool_with_qos("gold")], False),
-        ("object", [pool_with_qos()], True),
-        ("node-labels", NO_CRDS, False),
-        ("node-labels", [], False),
-        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
+        (True, RetryableError("gpupools: not listed yet"), False),
+        (True, NO_CRDS, False),
+        (True, [], False),
+        (True, [pool_with_qos(name="other")], False),
+        (True, [pool_with_qos("gold")], False),
+        (True, [pool_with_qos()], True),
+        (False, NO_CRDS, False),
+        (False, [], False),
+        (False, [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
         # Perhaps on purpose: other nodes of the DaemonSet are in the pool.
-        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
+        (False, [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
     ],
 )
 def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
-    source: str, found: Sequence[Mapping[str, Any]] | InputError, is_ready: bool
+    by_name: bool, found: Found, is_ready: bool
 ) -> None:
-    setup = Setup()
-    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
-    setup.pools.found = found
-    follower = setup.follower
-    if source == "node-labels":
-        selecting = partial(member, setup.pools, setup.nodes, node_name="node-01")
-        follower = PoolFollower(selecting, setup.catalog, setup.events, expands_memory=True)
-    with pytest.raises(RetryableError, match="waits for a GPUPool"):
-        follower.check()
+    setup = Setup(by_name=by_name)
+    with pytest.raises(RetryableError, match="waits for a GPUPool: none was read yet"):
+        setup.follower.check()
 
-    follower.follow()
+    setup.follow(found)
 
-    if is_ready:
-        follower.check()
-        return
-    with pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)"):
-        follower.check()
-
-
-def test_instance_that_had_a_pool_stays_ready_without_it() -> None:
-    setup = Setup(pool_with_qos())
-    setup.follower.follow()
-    setup.pools.found = NO_CRDS
-
-    setup.follower.follow()
-
-    setup.follower.check()
+    waiting = pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)")
+    with nullcontext() if is_ready else waiting:
+        setup.follower.check()
