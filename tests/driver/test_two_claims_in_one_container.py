@@ -12,8 +12,6 @@ import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer
-from tensorfusion_dra.driver.operations import Failure
-from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -21,7 +19,7 @@ from tests.support.prepared_node import (
     MPS,
     TENSOR_FUSION,
     Setup,
-    error_of,
+    put_claim,
     share_result,
 )
 
@@ -40,9 +38,7 @@ def put_claim_of_pod(
     setup: Setup, name: str, device: str, *, pod: str = "p", **more: Any
 ) -> ClaimRef:
     """Store a claim that is reserved for the pod, and return its reference."""
-    claim = stored_claim(name, share_result(device, **more))
-    claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
-    return setup.claims.put(claim)
+    return put_claim(setup, name, share_result(device, **more), pods=[pod])
 
 
 def put_pod_with_containers(setup: Setup, *uses: tuple[str, ...], pod: str = "p") -> None:
@@ -145,17 +141,16 @@ def test_pod_may_have_one_claim_if_pods_cannot_be_read(node: Node) -> None:
     assert "(--read-pods)" in error
 
 
-@pytest.mark.parametrize(("enforcer", "refused"), [(HAMI_CORE, True), (MPS, False)])
 def test_containers_that_use_a_claim_at_once_are_refused_where_pids_tell_processes_apart(
-    node: Node, enforcer: Enforcer, *, refused: bool
+    node: Node,
 ) -> None:
-    setup = node(enforcer)
+    setup = node(HAMI_CORE)
     ref = put_claim_of_pod(setup, "a", GPU_0)
     put_pod_with_containers(setup, ("a",), ("a",))
 
-    outcome = setup.prepare(ref)[ref.uid]
+    error = setup.refused(ref)
 
-    assert isinstance(outcome, Failure) is refused
-    if refused:
-        assert "found containers c0 and c1" in error_of(outcome)
-        assert "shareProcessNamespace: true" in error_of(outcome)
+    assert "found containers c0 and c1" in error
+    assert "shareProcessNamespace: true" in error
+    setup.use(enforcer=MPS)
+    setup.prepared(ref)
