@@ -3,12 +3,36 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from tensorfusion_dra.state import atomic
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tests.support.stores import opened, put, recorded_claim
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+@contextmanager
+def running_child(function: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a function of this module in a process, and kill it at the end of the block."""
+    command = [sys.executable, "-m", "tests.state.child", function, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that the process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def write_and_die(file: str, text: str) -> None:

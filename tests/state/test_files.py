@@ -7,8 +7,6 @@ import resource
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,14 +21,14 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import atomic, claim_files, folders, unix_sockets
 from tensorfusion_dra.state.claim_files import ClaimFiles, HostFiles
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
+from tests.state.child import running_child
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import ENFORCER, node_facts
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.disk import read_only
-
-ROOT = Path(__file__).parents[2]
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(params=[0o077, 0o000], ids=["narrow", "wide"])
@@ -59,9 +57,9 @@ def test_interrupted_write_keeps_the_old_file_and_leaves_only_an_ignored_one(
 ) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
-    command = [sys.executable, "-m", "tests.state.child", "write_and_die", str(path), "new"]
 
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    with running_child("write_and_die", path, "new") as process:
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
     (unfinished,) = atomic.unfinished(tmp_path, prefix="a", suffix=".json")
     assert re.fullmatch(r"\..*\.tmp", unfinished.name)
