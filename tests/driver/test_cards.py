@@ -1,6 +1,6 @@
 """The node's cards: readings and events, remembered health, other users, and announcements."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ from tensorfusion_dra.driver.providers import ProviderKind, Providers
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.runtime.loops import Wakeup
-from tensorfusion_dra.state.saved_state import SavedState
+from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
@@ -58,24 +58,6 @@ DEVICES = [gpu.uuid.lower() for gpu in (A, B)]
 
 def xid(code: int, uuid: str | None = A.uuid) -> CardEvent:
     return CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code)
-
-
-class RecordsInMemory(SavedState):
-    """Card record on a disk, which a test can fill up."""
-
-    def __init__(self, record: Mapping[str, Any] | None = None) -> None:
-        self.record = record
-        self.saves = 0
-        self.full = False
-
-    def load(self) -> Mapping[str, Any] | None:
-        return self.record
-
-    def save(self, record: Mapping[str, Any]) -> None:
-        if self.full:
-            raise RetryableError("no space left")
-        self.saves += 1
-        self.record = record
 
 
 class Fans:
@@ -123,20 +105,18 @@ class Node:
     """
 
     def __init__(
-        self,
-        records: RecordsInMemory | None = None,
-        *,
-        node: NodeFacts = NODE,
-        disk_gib: int | None = None,
+        self, folder: Path, *, node: NodeFacts = NODE, disk_gib: int | None = None
     ) -> None:
-        self.records = records or RecordsInMemory()
+        self.folder = folder
         self.cards = (A, B)
         self.error: Exception | None = None
-        self.disk_gib, self.sizes_read = disk_gib, 0
+        self.disk_gib = disk_gib
         self.claimed = ""
         self.seconds, self.reads, self.changes = 0.0, 0, 0
         self.fans, self.events = Fans(), EventSource()
-        self.tracker = CardHealthTracker(records=self.records, claims=self.claims, clock=self.now)
+        self.tracker = CardHealthTracker(
+            records=SavedState(folder, CARDS), claims=self.claims, clock=self.now
+        )
         wakeup = Wakeup()
         self.catalog = DeviceCatalog(
             self,
@@ -167,7 +147,6 @@ class Node:
         raise AssertionError
 
     def disk_bytes(self) -> int:
-        self.sizes_read += 1
         if self.disk_gib is None:
             raise RetryableError("disk: No such file or directory")
         return self.disk_gib * GIB
@@ -182,7 +161,7 @@ class Node:
         return [reported_claim("a", share)] if self.claimed else []
 
     def restarted(self) -> "Node":
-        return Node(self.records)
+        return Node(self.folder)
 
     def visible(self) -> tuple[Gpu, ...]:
         """Return the cards to publish; none as long as too little is known."""
@@ -212,21 +191,28 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Node:
+def fresh(tmp_path: Path) -> Node:
+    """A node whose cards were not read yet."""
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def node(fresh: Node) -> Node:
     """A node whose cards were read once."""
-    found = Node()
-    found.catalog.refresh()
-    return found
+    fresh.catalog.refresh()
+    return fresh
 
 
 def test_repeated_error_is_recorded_and_logged_once(node: Node) -> None:
     with capture_logs() as logs:
-        for _ in range(5):
+        node.catalog.on_event(xid(79))
+        recorded = (node.folder / CARDS).stat()
+        for _ in range(4):
             node.catalog.on_event(xid(79))
 
     assert [line["event"] for line in logs].count("card_event") == 1
-    assert node.records.saves == 2
-    assert node.reasons() == {DEVICES[0]: "xid-79"}
+    assert (node.folder / CARDS).stat().st_ino == recorded.st_ino
+    assert node.restarted().reasons_after(0) == node.reasons() == {DEVICES[0]: "xid-79"}
 
 
 @pytest.mark.parametrize(
@@ -272,36 +258,27 @@ def test_locked_ledger_hides_no_card(node: Node) -> None:
     assert node.visible() == (A, B)
 
 
-def test_full_disk_affects_only_the_record() -> None:
-    node = Node()
-    node.records.full = True
+def test_record_that_cannot_be_written_affects_nothing_else(tmp_path: Path) -> None:
+    node = Node(tmp_path / "state")
+    node.folder.touch()
     with capture_logs() as logs:
         node.catalog.refresh()
-    node.records.full = False
+    node.folder.unlink()
 
     node.catalog.refresh()
 
     assert [line["event"] for line in logs].count("card_record_write_failed") == 1
-    assert node.records.saves == 1
+    assert (node.folder / CARDS).exists()
 
 
-def test_unusable_record_is_ignored_with_a_log_line() -> None:
+def test_unusable_record_is_ignored_with_a_log_line(tmp_path: Path) -> None:
+    (tmp_path / CARDS).write_text('{"version": 9}')
     with capture_logs() as logs:
-        node = Node(RecordsInMemory({"version": 9}))
+        node = Node(tmp_path)
     node.catalog.refresh()
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert node.visible() == (A, B)
-
-
-@pytest.mark.parametrize("tflops_percent", [100, 200])
-def test_sizes_are_not_read_for_a_pool_without_memory_expansion(tflops_percent: int) -> None:
-    oversubscription = replace(NO_MORE, tflops_percent=tflops_percent)
-    node = Node(node=replace(NODE, oversubscription=oversubscription))
-
-    node.catalog.refresh()
-
-    assert (node.current().host_size_errors, node.sizes_read) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -313,10 +290,14 @@ def test_sizes_are_not_read_for_a_pool_without_memory_expansion(tflops_percent: 
     ],
 )
 def test_disk_expands_memory_by_its_last_known_size(
-    before_gib: int | None, now_gib: int | None, virtual_vram: str, errors: tuple[str, ...]
+    tmp_path: Path,
+    before_gib: int | None,
+    now_gib: int | None,
+    virtual_vram: str,
+    errors: tuple[str, ...],
 ) -> None:
-    oversubscription = replace(NO_MORE, host_disk_percent=50)
-    node = Node(node=replace(NODE, oversubscription=oversubscription), disk_gib=before_gib)
+    to_disk = replace(NODE, oversubscription=replace(NO_MORE, host_disk_percent=50))
+    node = Node(tmp_path, node=to_disk, disk_gib=before_gib)
 
     with capture_logs() as logs:
         node.catalog.refresh()
@@ -330,35 +311,32 @@ def test_disk_expands_memory_by_its_last_known_size(
     assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
 
 
-def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> None:
-    node = Node()
-    with node.running():
-        node.catalog.on_event(xid(79))
+def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again(fresh: Node) -> None:
+    with fresh.running():
+        fresh.catalog.on_event(xid(79))
 
-        assert node.changes == 2
-        assert list(node.reasons()) == DEVICES[:1]
-        assert eventually(lambda: node.reads == 2)
-        assert eventually(lambda: node.events.watched == {B.uuid})
+        assert fresh.changes == 2
+        assert list(fresh.reasons()) == DEVICES[:1]
+        assert eventually(lambda: fresh.reads == 2)
+        assert eventually(lambda: fresh.events.watched == {B.uuid})
 
 
 def test_many_reports_cause_one_reading_per_shortest_interval(
-    monkeypatch: pytest.MonkeyPatch,
+    fresh: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "_MIN_READING_SECONDS", FOREVER)
-    node = Node()
-    with node.running():
+    with fresh.running():
         for _ in range(10_000):
-            node.catalog.on_event(xid(13))
+            fresh.catalog.on_event(xid(13))
 
-        assert (node.reads, node.changes) == (1, 1)
+        assert (fresh.reads, fresh.changes) == (1, 1)
 
 
-def test_replaced_driver_ends_the_loop() -> None:
-    node = Node()
-    node.error = FatalError("replaced")
+def test_replaced_driver_ends_the_loop(fresh: Node) -> None:
+    fresh.error = FatalError("replaced")
 
     with pytest.raises(FatalError, match="replaced"):
-        node.catalog.run()
+        fresh.catalog.run()
 
 
 def test_problem_of_a_health_source_makes_its_card_unhealthy_with_a_taint(node: Node) -> None:
@@ -389,15 +367,14 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart(node: No
     assert (failing, answering) == ([sick] * 5, [sick, sick, {}])
 
 
-def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:
-    node = Node()
-    with node.running():
-        assert node.fans.wake is not None
-        node.fans.stopped = {A.uuid}
+def test_source_that_learns_of_a_change_has_the_cards_read_at_once(fresh: Node) -> None:
+    with fresh.running():
+        assert fresh.fans.wake is not None
+        fresh.fans.stopped = {A.uuid}
 
-        node.fans.wake()
+        fresh.fans.wake()
 
-        assert eventually(lambda: list(node.reasons()) == DEVICES[:1])
+        assert eventually(lambda: list(fresh.reasons()) == DEVICES[:1])
 
 
 # Cards that a device plugin or another DRA driver gives to containers as well

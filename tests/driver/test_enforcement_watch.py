@@ -109,8 +109,7 @@ class Setup:
         self.announcer.write_events()
 
     def states(self, claim: PreparedClaim = CLAIM) -> list[str]:
-        current = self.watch.current(claim)
-        return [f"{each.verdict.state} {each.verdict.reason}" for each in current]
+        return [f"{each.verdict.state} {each.verdict.reason}" for each in self.watch.current(claim)]
 
     def told(self) -> tuple[int, int, int]:
         """Return the numbers of statuses, warnings and other Events so far."""

@@ -175,10 +175,8 @@ def test_folder_that_a_container_locked_harms_no_other_claim(
         for _ in range(2):
             Reconciler(node.store, node.node_files, boot_id=node.boot_id, seconds=60).begin()
 
-    left = names(node.root / path)
-    assert [name.endswith(".removed") for name in left] == [True, True]
-    lines = [each["folders"] for each in logs if each["event"] == "claim_folders_left"]
-    assert lines == [2, 2]
+    assert [name.endswith(".removed") for name in names(node.root / path)] == [True, True]
+    assert [each["folders"] for each in logs if each["event"] == "claim_folders_left"] == [2, 2]
     shutil.rmtree(node.root / path)
 
 

@@ -68,9 +68,8 @@ def test_operations_have_their_stages_in_their_order(setup: Setup, seen: Seen) -
 
 
 def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) -> None:
-    refs = [put(setup, name) for name in ("a", "b")]
 
-    setup.prepare(*refs)
+    setup.prepare(*[put(setup, name) for name in ("a", "b")])
 
     first, second = seen.ended
     # One second for each reading of the clock, of which the end of the first operation is one.

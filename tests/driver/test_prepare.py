@@ -59,9 +59,8 @@ def ref(setup: Setup) -> ClaimRef:
 def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(
     setup: Setup, ref: ClaimRef
 ) -> None:
-    record = setup.prepared(ref)
 
-    assert setup.record(ref) == record
+    assert setup.prepared(ref) == setup.record(ref)
     limits = next(d for d in setup.spec_of(ref)["devices"] if d["name"].endswith(":limits"))
     env = {"TF_CUDA_SM_PERCENT_LIMIT=33", "TF_GPU_MEMORY_LIMIT=16384"}
     assert env <= {*limits["containerEdits"]["env"]}
@@ -104,9 +103,7 @@ def test_unprepare_removes_spec_and_record_and_may_be_repeated(setup: Setup, ref
     setup.prepare(ref)
     setup.claims.away = True
 
-    outcomes = [setup.unprepare(ref), setup.unprepare(ref)]
-
-    assert outcomes == [{ref.uid: None}] * 2
+    assert [setup.unprepare(ref), setup.unprepare(ref)] == [{ref.uid: None}] * 2
     assert (setup.store.claims(), setup.files()) == ([], {})
 
 

@@ -278,6 +278,4 @@ def test_claims_that_seem_gone_are_fetched_in_every_round(node: Node) -> None:
     node.stale_claims.check_soon()
     node.run_round()
 
-    rounds = [sorted(node.run_round()) for _ in range(5)]
-
-    assert rounds == [[str(ref) for ref in gone]] * 5
+    assert [sorted(node.run_round()) for _ in range(5)] == [[str(ref) for ref in gone]] * 5

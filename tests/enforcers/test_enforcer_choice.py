@@ -21,7 +21,6 @@ from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
-from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
@@ -155,14 +154,6 @@ def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepa
     assert [chosen("hami-core") for _ in range(3)] == [("hami-core", 4)] * 3
     setup.seconds += 5
     assert chosen() == ("none", 5)
-
-
-def test_text_of_a_bare_node_is_the_documented_one() -> None:
-    """It names what was looked for, the way to each enforcer, and `none`."""
-    page = markdown.text(helm.ROOT / "docs" / "install.md")
-    documented = page.partition("<!-- refusal:")[2].split("```")[1].removeprefix("text")
-
-    assert Chooser().chooser.of_new_claim().none_found == " ".join(documented.split())
 
 
 def test_devices_are_published_again_if_the_choice_changes() -> None:

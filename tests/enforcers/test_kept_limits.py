@@ -264,8 +264,7 @@ def tensor_fusion(folder: Path, written: Written) -> Instance:
 @pytest.fixture(params=[nvidia, tensor_fusion], ids=lambda each: each.__name__)
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Written, Instance]:
     written = Written()
-    name = request.param.__name__.replace("_", "-")
-    return name, written, request.param(tmp_path, written)
+    return request.param.__name__.replace("_", "-"), written, request.param(tmp_path, written)
 
 
 def versioned(enforcer: str, version: int) -> PreparedClaim:

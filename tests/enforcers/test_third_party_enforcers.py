@@ -234,8 +234,7 @@ class Sixth(Enforcer):
 def node(tmp_path: Path, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Setup:
     """Return a node with real cards whose settings name the enforcer of an installed package."""
     monkeypatch.syspath_prepend(tmp_path)
-    entries = {"sixth": "sixth_package:Sixth"}
-    install(tmp_path, "sixth-package", {names.ENFORCERS: entries}, CODE)
+    install(tmp_path, "sixth-package", {names.ENFORCERS: {"sixth": "sixth_package:Sixth"}}, CODE)
     settings = Settings(node_name="node-01", enforcer="sixth", require_enforcement=True)
     every = node_parts.enforcers(settings)
     setup.enforcers |= every

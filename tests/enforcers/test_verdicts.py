@@ -323,8 +323,7 @@ def test_enforcer_judges_each_share_that_has_a_limit_and_a_missing_one_none() ->
 
     assert [each.text for each in judged(claim, Judge())[:2]] == ["gpu-0", "gpu-1"]
     for by, reason in ((Judge(), "DaemonAlive"), (None, verdicts.UNKNOWN_ENFORCER)):
-        found = [each.reason for each in judged(claim, by)]
-        assert found == [reason, reason, verdicts.NO_LIMIT]
+        assert [each.reason for each in judged(claim, by)] == [reason, reason, verdicts.NO_LIMIT]
     assert judged(claim, None)[0].state is State.UNKNOWN
 
 

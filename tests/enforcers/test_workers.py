@@ -263,8 +263,7 @@ def test_replaced_annotations_are_kept_and_restored(
 
     node.setup.unprepare(refused)
     node.prepare(node.put("a", share_result(**SMALL), pod="train"))
-    found = share_policy.original_annotations(node.pods.stored["train"])
-    assert found.items() >= before.items()
+    assert share_policy.original_annotations(node.pods.stored["train"]).items() >= before.items()
 
 
 def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNode) -> None:
@@ -489,9 +488,8 @@ def test_pod_that_got_cards_from_tensor_fusions_scheduler_is_refused(node: Worke
 
 def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
     _, ref = node.run()
-    again = node.restarted()
 
-    again.prepared(ref)
+    node.restarted().prepared(ref)
 
     assert node.hypervisor.calls == [128]
     assert len(node.pods.patches) == 1

@@ -410,9 +410,8 @@ def test_deletion_ends_although_a_container_adds_files(
     monkeypatch.setattr(folders, "_MAX_LATER", 200)
     monkeypatch.setattr(os, "unlink", unlink_and_add)
     folders.remove(root / "uid-a")
-    left = folders.delete_removed(removed(root))
 
-    assert left == []
+    assert folders.delete_removed(removed(root)) == []
     assert len(removed(root)) == 1
 
 
