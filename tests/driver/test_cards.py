@@ -108,7 +108,7 @@ class Node:
         self, folder: Path, *, node: NodeFacts = NODE, disk_gib: int | None = None
     ) -> None:
         self.folder = folder
-        self.cards = (A, B)
+        self.cards: tuple[Gpu, ...] = (A, B)
         self.error: Exception | None = None
         self.disk_gib = disk_gib
         self.claimed = ""

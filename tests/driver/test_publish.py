@@ -124,15 +124,6 @@ def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected()
     assert setup.slices.items[SLICE]["metadata"]["ownerReferences"][0]["uid"] == "node-uid-2"
 
 
-def test_node_without_cards_has_no_slice() -> None:
-    setup = Setup()
-    setup.discovery.inventory = Inventory(gpus=())
-
-    setup.publish()
-
-    assert setup.slices.writes == []
-
-
 def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
     setup = Setup()
     broken, other = simulated_inventory().gpus

@@ -237,17 +237,20 @@ class Memory(WorkerMemory):
 Instance = Callable[[Records], Enforcer]
 
 
-def nvidia(folder: Path, written: Written) -> Instance:
-    def told(_pod: str, limits: Mapping[str, int], *_: object, **__: object) -> Sequence[str]:
-        written.write(limits["GPU-0"])
+class Told(DriverInMemory):
+    """memory-limits that notes what it is told."""
+
+    written: Written
+
+    def set(self, pod_uid: str, limits: Mapping[str, int], *_: Any, **__: Any) -> Sequence[str]:
+        self.written.write(limits["GPU-0"])
         return ()
 
-    def made(_: Records) -> Enforcer:
-        client = DriverInMemory()
-        client.set = told  # type: ignore[method-assign]
-        return Nvidia(root=str(folder), client=client)
 
-    return made
+def nvidia(folder: Path, written: Written) -> Instance:
+    client = Told()
+    client.written = written
+    return lambda _: Nvidia(root=str(folder), client=client)
 
 
 def tensor_fusion(folder: Path, written: Written) -> Instance:

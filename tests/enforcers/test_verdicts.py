@@ -110,8 +110,8 @@ def judged(
         ),
         # Missing signs mean nothing right after new limits.
         *(
-            (memory, {"is_new": True}, ("Unknown", "Starting", ""))
-            for memory in ({"found": False}, {"heartbeat": 0}, {"limits": {}})
+            ({name: value}, {"is_new": True}, ("Unknown", "Starting", ""))
+            for name, value in (("found", False), ("heartbeat", 0), ("limits", {}))
         ),
     ],
 )
@@ -399,10 +399,12 @@ def found(enforcer: Enforcer) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda library: library.write_text("no ELF")])
-def test_hypervisor_without_the_limiter_is_not_enough(
+def test_device_plugin_that_accepts_is_a_live_hypervisor_but_not_without_the_limiter(
     node: Path, listener: socket.socket, spoil: Callable[[Path], object]
 ) -> None:
-    listener.bind(str(node / "tensor-fusion-index-0.sock"))
+    listener.bind(str(node / "tensor-fusion-index-3.sock"))
+    assert "ended process" in hypervisor(node).sign().verdict.text
+
     listener.listen()
     assert found(hypervisor(node))[0] == "Enforced"
 
@@ -418,16 +420,6 @@ def test_heartbeat_that_a_container_can_write_is_no_live_hypervisor(
     enforcer_files.write_shared_memory(node / "shm" / "ns" / "pod" / "shm", heartbeat)
 
     assert found(hypervisor(node)) == ("NotEnforced", "HypervisorMissing")
-
-
-def test_device_plugin_that_accepts_is_a_live_hypervisor(
-    node: Path, listener: socket.socket
-) -> None:
-    listener.bind(str(node / "tensor-fusion-index-3.sock"))
-    assert "ended process" in hypervisor(node).sign().verdict.text
-
-    listener.listen()
-    assert found(hypervisor(node))[0] == "Enforced"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def write_and_die(file: str, text: str) -> None:
     """Replace a file, and be killed in the middle of it."""
-    os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     atomic.write(Path(file), text.encode(), mode=0o644)
 
 

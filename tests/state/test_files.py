@@ -123,7 +123,7 @@ def test_spec_is_written_if_it_differs_and_removed(tmp_path: Path) -> None:
 
     after = (tmp_path / FILE).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert (names(tmp_path), specs.claim_uids()) == ([FILE], {UID})
+    assert (names(tmp_path), [*specs.claim_uids()]) == ([FILE], [UID])
     assert json.loads((tmp_path / FILE).read_text()) == spec()
     for _ in range(2):
         specs.remove(UID)
