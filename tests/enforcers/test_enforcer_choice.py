@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -54,6 +55,12 @@ ABSENT: Final = {
         "no MPS daemon answers at /run/nvidia/mps/pipe/control: No such file or directory",
     ),
 }
+
+
+INSTALLED: Final = verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
+ANSWERS: Final = verdicts.enforced(
+    verdicts.ENFORCER_ALIVE, "the MPS daemon answers at /run/nvidia/mps/pipe/control"
+)
 KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
 ORDER: Final = NodeSettings(node_name="node-01").candidates
 EXPANDING: Final = replace(
@@ -66,43 +73,24 @@ BOTH: Final[dict[str, Any]] = {"compute": True, "memory": True}
 NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-class NodeWith:
-    """Signs of a node with these enforcers and no other."""
-
-    def __init__(self) -> None:
-        self.present: set[str] = set()
-        self.absent = dict(ABSENT)
-        self.read: list[str] = []
-
-    def has(self, enforcer: Enforcer) -> Enforcer:
-        """Return the enforcer, which is there if it is present on this node."""
-        return signing(enforcer, lambda: self._sign(enforcer))
-
-    def _sign(self, enforcer: Enforcer) -> Sign:
-        self.read.append(enforcer.name)
-        if isinstance(enforcer, NoEnforcer):
-            return enforcer.sign()
-        return Sign(verdict=self._verdict(enforcer.name))
-
-    def _verdict(self, name: str) -> Verdict:
-        if name not in self.present:
-            return self.absent[name]
-        if name == "hami-core":
-            return verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
-        text = "the MPS daemon answers at /run/nvidia/mps/pipe/control"
-        return verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
-
-
 class Chooser:
-    """A chooser with a clock that a test moves."""
+    """A chooser with a clock that a test moves, on a node on which enforcers come and go.
+
+    Attributes:
+        present: Names of the enforcers that are there.
+        read: Names of the enforcers whose signs were read.
+    """
 
     def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
         self.seconds, self.time = 0.0, NOW
-        self.node = NodeWith()
+        self.present: set[str] = set()
+        self.absent = dict(ABSENT)
+        self.read: list[str] = []
         self.events = EventsInMemory()
         self.changes = 0
+        kinds = (KINDS[name] for name in candidates or ORDER)
         self.chooser = NodeEnforcer(
-            {name: self.node.has(KINDS[name]) for name in candidates or ORDER},
+            {kind.name: signing(kind, partial(self._sign, kind)) for kind in kinds},
             is_auto=is_auto,
             on_change=self._changed,
             now=lambda: self.time,
@@ -110,11 +98,19 @@ class Chooser:
             **{"is_required": False, **more},
         )
 
+    def _sign(self, enforcer: Enforcer) -> Sign:
+        self.read.append(enforcer.name)
+        if isinstance(enforcer, NoEnforcer):
+            return enforcer.sign()
+        if enforcer.name not in self.present:
+            return Sign(verdict=self.absent[enforcer.name])
+        return Sign(verdict=INSTALLED if enforcer.name == "hami-core" else ANSWERS)
+
     def _changed(self) -> None:
         self.changes += 1
 
     def chosen(self, *present: str) -> str:
-        self.node.present = {*present}
+        self.present = {*present}
         return self.chooser.of_new_claim().enforcer
 
     def current(self) -> Verdict:
@@ -122,7 +118,7 @@ class Chooser:
         return self.chooser.current.verdict
 
     def check(self, *present: str, after: float = CHECK_SECONDS) -> None:
-        self.node.present = {*present}
+        self.present = {*present}
         self.seconds += after
         self.chooser.check(self.events.warn)
 
@@ -148,7 +144,7 @@ def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepa
     setup = Chooser("hami-core")
 
     def chosen(*present: str) -> tuple[str, int]:
-        return setup.chosen(*present), len(setup.node.read)
+        return setup.chosen(*present), len(setup.read)
 
     assert [chosen() for _ in range(3)] == [("none", 1), ("none", 2), ("none", 3)]
     assert [chosen("hami-core") for _ in range(3)] == [("hami-core", 4)] * 3
@@ -190,7 +186,7 @@ def test_named_enforcer_is_chosen_there_or_not_and_not_read_at_a_prepare() -> No
 
     found = setup.chooser.of_new_claim()
 
-    assert (found.enforcer, found.none_found, len(setup.node.read)) == ("hami-core", "", 1)
+    assert (found.enforcer, found.none_found, len(setup.read)) == ("hami-core", "", 1)
     setup.check("hami-core")
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
 
@@ -199,7 +195,7 @@ def test_simulated_gpus_show_their_enforcer_and_nothing_is_read() -> None:
     setup = Chooser("tensor-fusion", is_auto=False, is_real=False)
 
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
-    assert setup.node.read == []
+    assert setup.read == []
 
 
 def test_minutely_check_reports_the_choice() -> None:
@@ -243,7 +239,7 @@ def test_missing_enforcer_has_one_event_with_consequence_and_remedy(
     sign: Sign, is_required: bool, consequence: str
 ) -> None:
     setup = Chooser("tensor-fusion", is_auto=False, is_required=is_required)
-    setup.node.absent["tensor-fusion"] = sign.verdict
+    setup.absent["tensor-fusion"] = sign.verdict
 
     with capture_logs() as logs:
         for minute in range(3):
@@ -283,7 +279,7 @@ def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_
 
     setup.check(after=1)
 
-    assert (len(setup.events.written), len(setup.node.read)) == (1, 1)
+    assert (len(setup.events.written), len(setup.read)) == (1, 1)
 
 
 def test_missing_enforcer_is_awaited_at_the_scheduler_and_then_given_up() -> None:
@@ -346,17 +342,17 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
     whole = setup.prepared(put_claim(setup, "whole", share_result(**WHOLE)))
     assert (whole.enforcer, whole.shares[0].limit) == ("none", None)
     setup.unprepare(whole.ref)
-    node.node.present = {"hami-core"}
+    node.present = {"hami-core"}
     assert setup.prepared(soft).enforcer == "hami-core"
 
 
 def test_prepared_claim_keeps_its_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
     node = bare()
-    node.node.present = {"hami-core"}
+    node.present = {"hami-core"}
     first, second = (put_claim(setup, name, share_result()) for name in "ab")
     record, spec = setup.prepared(first), setup.spec_of(first)
     node.seconds += 60
-    node.node.present = set()
+    node.present = set()
 
     assert (setup.prepared(first), setup.spec_of(first)) == (record, spec)
     assert record.enforcer == "hami-core"

@@ -26,7 +26,6 @@ from tensorfusion_dra.core.claims.enforcer import (
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.enforcers import patience
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
@@ -38,7 +37,6 @@ from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state.claim_files import HostFiles
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
-from tests.support.builders.stored_claims import stored_claim
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
     GPU_0,
@@ -118,21 +116,7 @@ def hung_process(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> It
 
 
 def put(setup: Setup, name: str, device: str = GPU_0, **amounts: str) -> ClaimRef:
-    claim = stored_claim(
-        name, share_result(device, **{"tflops": "1", "vram": "1Gi", **amounts}), uid=f"uid-{name}"
-    )
-    claim["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}]
-    return setup.claims.put(claim)
-
-
-def of_another(setup: Setup) -> Preparer:
-    """Return the path of claims of HAMi-core on the same node."""
-    own = setup.enforcer
-    setup.enforcer = setup.enforcers["hami-core"]
-    try:
-        return setup.with_claims(setup.claims)
-    finally:
-        setup.enforcer = own
+    return put_claim(setup, name, share_result(device, **{"tflops": "1", "vram": "1Gi", **amounts}))
 
 
 def call(function: Callable[..., Any], ref: ClaimRef) -> Any:
@@ -148,7 +132,9 @@ def others_go_on(setup: Setup, held: ClaimRef) -> None:
     """
     whole = put(setup, "whole", GPU_1, **WHOLE)
     assert [setup.prepared(whole).shares[0].limit for _ in range(2)] == [None] * 2
-    other, ref = of_another(setup), put(setup, "another")
+    own, setup.enforcer = setup.enforcer, setup.enforcers["hami-core"]
+    other, ref = setup.with_claims(setup.claims), put(setup, "another")
+    setup.enforcer = own
     assert isinstance(call(other.prepare, ref), PreparedClaim)
     assert [call(other.unprepare, each) for each in (ref, whole, held)] == [None] * 3
     assert not {ref, whole, held} & {claim.ref for claim in setup.store.claims()}
@@ -214,7 +200,7 @@ def test_hung_hypervisor_costs_only_the_claims_that_need_it(tmp_path: Path, shor
     held = setup.prepared(put(setup, "held")).ref  # its pod is gone, so nothing is allocated
     refs = [put(setup, f"part-{number}") for number in range(MANY)]
     for name in (*(ref.name for ref in refs), "whole"):
-        pods.put(name, uid=f"pod-{name}")
+        pods.put(name)
 
     with ExitStack() as hung:
         for number in range(16):

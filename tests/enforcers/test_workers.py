@@ -68,18 +68,6 @@ def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) ->
     }
 
 
-def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("claim-a", pod="train"))
-
-    node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
-    node.follow()
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
-    limits = {"vram-limit": str(24 * GIB), "compute-percent-limit": "66"}
-    assert node.pods.annotations("train").items() >= prefixed(limits).items()
-
-
 def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
     def calls() -> tuple[int, ...]:
         counts = (node.pods.reads, node.pods.lists)
@@ -94,7 +82,7 @@ def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: W
     assert calls()[2:] == before[2:]  # it finds the worker registered
 
 
-def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
+def test_claims_of_a_pod_are_one_worker_with_the_sum_of_each_card(node: WorkerNode) -> None:
     by_container = {"a": "claim-a", "b": "claim-b"}
     spec = {
         "containers": [
@@ -106,16 +94,22 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
         ],
     }
     pod = node.pods.put("train", spec=spec)
+    results = [share_result(vram="8Gi"), share_result(GPU_1, tflops="250", vram="40Gi")]
+    for name, result in zip(
+        ("claim-a", "claim-b", "claim-c"), [*results, share_result()], strict=True
+    ):
+        node.prepared(node.put(name, result, pod="train"))
+        # Marks of the first claim do not limit the next one.
+        node.setup.pods.stored["default/train"] = node.pods.annotations("train")
+    node.follow()
 
-    node.prepare(node.put("claim-a", share_result(vram="8Gi"), pod="train"))
-    # Marks of the first claim do not limit the second one.
-    node.setup.pods.stored["default/train"] = node.pods.annotations("train")
-    node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
-    gpus = f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
-    expected = prefixed({"container-gpus": gpus, "vram-limit": str(8 * GIB)})
-    assert node.pods.annotations("train").items() >= expected.items()
+    assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB), GPU_1: (81, 40 * GIB)}
+    expected = {
+        "container-gpus": f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}',
+        "vram-limit": str(24 * GIB),
+        "compute-percent-limit": "66",
+    }
+    assert node.pods.annotations("train").items() >= prefixed(expected).items()
 
 
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(
