@@ -157,8 +157,7 @@ class Node:
     def claims(self) -> list[PreparedClaim]:
         if self.claimed == "?":
             raise RetryableError("store: locked")
-        share = reported_share(device=self.claimed)
-        return [reported_claim("a", share)] if self.claimed else []
+        return [reported_claim("a", reported_share(device=self.claimed))] if self.claimed else []
 
     def restarted(self) -> "Node":
         return Node(self.folder)
@@ -362,9 +361,8 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart(node: No
 
     failing = [after.reasons_after(100) for _ in range(5)]
     after.fans.answer = None
-    answering = [after.reasons_after(100) for _ in range(3)]
 
-    assert (failing, answering) == ([sick] * 5, [sick, sick, {}])
+    assert (failing, [after.reasons_after(100) for _ in range(3)]) == ([sick] * 5, [sick, sick, {}])
 
 
 def test_source_that_learns_of_a_change_has_the_cards_read_at_once(fresh: Node) -> None:
@@ -529,7 +527,6 @@ def test_prepared_claim_a_published_card_and_a_monitor_are_not_refused(beside: B
 
 LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
 NOW = Unhealthy(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
-RECOVERED = ("GPURecovered", f"{GPU_0} is healthy again")
 
 
 class Announced:
@@ -556,8 +553,7 @@ def announced(tmp_path: Path) -> Announced:
 
 
 def test_worse_reason_is_reported_again_and_the_same_one_is_not(announced: Announced) -> None:
-    worst = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
-    before = replace(NOW, worst=worst)
+    before = replace(NOW, worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"))
 
     announced.change({GPU_0: before}, {GPU_0: before})
     announced.change({GPU_0: before}, {GPU_0: NOW})
@@ -586,7 +582,7 @@ def test_only_the_last_state_of_each_card_is_announced_after_an_outage(
     announced.announcer.announce()
 
     assert announced.events.written == [("GPUUnhealthy", f"{GPU_1}: the GPU is lost")]
-    assert announced.events.noted == [RECOVERED]
+    assert announced.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
 
 
 def test_claims_are_reported_once_the_ledger_is_readable_again(

@@ -239,8 +239,7 @@ def test_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(describ
     assert metadata(describing).keys() == mounted(describing, ref) == files
     (request,) = newest(describing, ref, "two")["requests"]
     assert (request["name"], request["devices"][0]["name"]) == ("two/small", GPU_1)
-    modes = {path.stat().st_mode & 0o777 for path in describing.metadata_folder.iterdir()}
-    assert modes == {0o644}
+    assert {path.stat().st_mode & 0o777 for path in describing.metadata_folder.iterdir()} == {0o644}
 
 
 def test_annotation_that_would_leave_the_folder_fails_only_its_own_claim(describing: Setup) -> None:

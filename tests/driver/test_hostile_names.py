@@ -75,9 +75,7 @@ def test_claim_is_unprepared_by_its_uid_even_with_another_name(setup: Setup) -> 
     setup.prepare(ref)
     assert setup.spec_of(ref)
 
-    outcome = setup.unprepare(replace(ref, namespace="../..", name="\0"))
-
-    assert outcome == {ref.uid: None}
+    assert setup.unprepare(replace(ref, namespace="../..", name="\0")) == {ref.uid: None}
     assert setup.spec_of(ref) is None
 
 

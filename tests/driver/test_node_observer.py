@@ -89,8 +89,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     (unseen,) = observed.observer.view().shares
     observed.verdicts[ref.uid] = (current,)
     (seen,) = observed.observer.view().shares
-    cards = simulated_inventory().gpus
-    observed.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in cards))
+    observed.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in simulated_inventory().gpus))
     (on_another,) = observed.observer.view().shares
 
     assert [unseen.enforcement, seen.enforcement] == [None, current]
@@ -109,9 +108,8 @@ def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: 
 
 
 def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:
-    unread = DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)
 
-    view = observed.observing(unread).view()
+    view = observed.observing(DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)).view()
 
     assert (view.cards, view.pool) == ((), "")
     assert view.cards_missing == "this node's GPUs could not be read yet"

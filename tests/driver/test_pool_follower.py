@@ -19,9 +19,6 @@ from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
-RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
-
-
 Found = Sequence[Mapping[str, Any]] | InputError | RetryableError
 NODE_01 = {"metadata": {"name": "node-01"}}
 
@@ -172,7 +169,8 @@ def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
 def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
     expansion: dict[str, int], is_refused: bool
 ) -> None:
-    ratios = {**RATIOS, **expansion}
+    none = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
+    ratios = none | expansion
     setup = Setup(pool_with_qos(capacityConfig={"oversubscription": ratios}), expands_memory=False)
 
     setup.follow()
@@ -184,18 +182,13 @@ def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
     assert all("expected 0 for both: this node's enforcer" in text for text in texts)
 
 
-RULE = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
-
-
-BATCH = {"metadata": {"name": "node-01", "labels": {"workload": "batch"}}}
-
-
 def test_pools_rules_use_the_current_labels_of_the_node() -> None:
-    config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
+    rule = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
+    config = {"defaultIsolationMode": "soft", "isolationModeRules": [rule]}
     setup = Setup(pool_with_qos(nodeManagerConfig=config))
     modes = []
-    for node in (NODE_01, BATCH):
-        setup.nodes = [node]
+    for labels in ({}, {"workload": "batch"}):
+        setup.nodes = [{"metadata": {"name": "node-01", "labels": labels}}]
         setup.follow()
         modes.append(setup.isolation())
 

@@ -291,17 +291,15 @@ def test_claims_get_the_isolation_of_the_nodes_pool_unless_they_choose_a_softer_
 ) -> None:
     """What a claim got it keeps, since its containers run."""
     setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
-    refs = [put_claim(setup, "a", share_result())]
-    for name, isolation, device in (("b", "hard", GPU_0), ("c", "soft", GPU_1)):
-        wanted = {"tensor-fusion.ai/isolation": isolation}
-        refs.append(put_annotated_claim(setup, name, wanted, device=device))
+    refs = [put_claim(setup, name, share_result(tflops="1", vram="1Gi")) for name in "abc"]
+    for ref, isolation in zip(refs[1:], ("hard", "soft"), strict=True):
+        setup.annotate(ref, isolation=isolation)
 
     shares = [setup.prepared(ref).shares[0] for ref in refs]
     files = setup.files()
     after = setup.restarted()
     after.recover()
-    for ref in refs:
-        after.prepared(ref)
+    after.prepare(*refs)
 
     assert [each.isolation for each in shares] == [Isolation.HARD, Isolation.HARD, Isolation.SOFT]
     assert after.files() == files

@@ -409,8 +409,7 @@ def test_room_is_given_in_alphabetical_order() -> None:
     room = MAX_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
     offered = {f"example.com/a{number:02}": number for number in range(40)}
 
-    offer = attributes(dict(reversed(offered.items())))
-    extended = providers.extended_device(CARD, offer, {})
+    extended = providers.extended_device(CARD, attributes(dict(reversed(offered.items()))), {})
 
     assert extended.given == tuple(offered)[:room]
     assert "32 attributes and capacities, which is the most" in extended.refused[0].reason

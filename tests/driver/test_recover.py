@@ -393,10 +393,9 @@ def test_its_gpus_or_all_if_unknown_take_no_claim_and_lend_nothing_until_it_is_r
     setup: Setup, held: ClaimRef, lost: tuple[str, ...], refused: list[str], lent: list[float]
 ) -> None:
     before = limits_gib(setup)
-    if "limits" in lost:
-        (setup.limits_folder / f"{held.uid}.json").unlink()
-    if "spec" in lost:
-        spec_path(setup, held).unlink()
+    paths = {"limits": setup.limits_folder / f"{held.uid}.json", "spec": spec_path(setup, held)}
+    for name in lost:
+        paths[name].unlink()
     after = restarted_with_damage(setup, held)
     after.recover()
     after.limit_changes().divide()

@@ -122,8 +122,7 @@ def test_claim_that_stays_gone_is_released_with_all_its_files(
 
     assert node.recorded_names() == ["b"]
     assert node.spec_of(ref) is None
-    released = [each["claim_uid"] for each in logs if each["event"] == "claim_released"]
-    assert released == [ref.uid]
+    assert [each["claim_uid"] for each in logs if each["event"] == "claim_released"] == [ref.uid]
 
 
 def test_claim_that_exists_again_restarts_the_gone_time(node: Node) -> None:

@@ -17,7 +17,6 @@ from tests.support.builders import stored_claims
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
 from tests.support.ports import EventsInMemory
 
-ID = "4f" * 32
 CLAIM = prepared_claim(prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)))
 
 
@@ -76,7 +75,7 @@ class Setup(Enforcer):
 
     def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid, times: int = 1) -> None:
         """Have one process, of this pod or none, use the memory of a card at the next checks."""
-        of = Container(pod_uid=pod, id=ID) if pod else None
+        of = Container(pod_uid=pod, id="4f" * 32) if pod else None
         process = Process(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
         self.cards = {"GPU-0": [], "GPU-1": [], card: [process]}
         self.check(times=times)

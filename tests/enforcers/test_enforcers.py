@@ -42,9 +42,6 @@ HAMI_PRELOAD: Final = "/run/tensor-fusion/hami-core/ld.so.preload"
 HAMI_CACHES: Final = "/run/tensor-fusion/hami-core/claims/uid-a"
 MPS: Final = Mps(pipes="/run/mps/pipe", shm="/run/mps/shm")
 TENSOR_FUSION: Final = TensorFusion()
-LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
-LIMITER_PRELOAD: Final = "/run/tensor-fusion/preload/ld.so.preload"
-SHM: Final = "/run/tensor-fusion/shm/team-a/trainer-0"
 SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
 ONE: Final = prepared_claim(prepared_share(0, limit(30, 16)))
 HARD: Final = prepared_claim(prepared_share(0, limit(30, 16), isolation=Isolation.HARD))
@@ -128,11 +125,12 @@ def test_without_a_preload_file_a_variable_loads_the_library(
         (
             TENSOR_FUSION,
             Needs(
-                files=(LIMITER,),
-                folders=(Folder(path=SHM, mode=0o755),),
+                files=("/run/tensor-fusion/libcuda_limiter.so",),
+                folders=(Folder(path="/run/tensor-fusion/shm/team-a/trainer-0", mode=0o755),),
                 texts=(
                     TextFile(
-                        path=LIMITER_PRELOAD, text="/tensor-fusion-limiter/libcuda_limiter.so\n"
+                        path="/run/tensor-fusion/preload/ld.so.preload",
+                        text="/tensor-fusion-limiter/libcuda_limiter.so\n",
                     ),
                 ),
             ),

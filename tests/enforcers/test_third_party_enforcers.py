@@ -117,8 +117,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_late_answer_fails_the_claim_and_later_ones_at_once(gate: threading.Event) -> None:
-    hanging = variant(needs=lambda *_: gate.wait(PATIENCE_SECONDS))
-    enforcer = guarded(hanging, budget_seconds=0.01)
+    enforcer = guarded(variant(needs=lambda *_: gate.wait(PATIENCE_SECONDS)), budget_seconds=0.01)
 
     for _ in range(2):
         with pytest.raises(ClaimError, match=r"no answer within 0.01 s"):
@@ -179,8 +178,7 @@ def test_node_is_judged_by_the_enforcers_sign(
 
 
 def test_enforcer_that_hangs_while_it_acts_holds_up_no_admission(gate: threading.Event) -> None:
-    hanging = variant(apply=lambda *_: gate.wait(PATIENCE_SECONDS))
-    enforcer = guarded(hanging, budget_seconds=0.01)
+    enforcer = guarded(variant(apply=lambda *_: gate.wait(PATIENCE_SECONDS)), budget_seconds=0.01)
 
     for _ in range(2):
         with pytest.raises(SilentEnforcerError, match="enforcer another: no answer"):
