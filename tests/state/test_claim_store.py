@@ -585,30 +585,11 @@ class LossyDisk:
         self._possible: list[Names] = [{}]
         self._content: dict[int, bytes] = {}
         self._flushed: dict[int, bytes] = {}
-        for name in ("rename", "unlink"):
-            patch.setattr(os, name, self._with_names(getattr(os, name)))
-        create, write, flush = os.open, os.write, os.fsync
-
-        def created(path: Any, flags: int, *arguments: Any, **more: Any) -> int:
-            descriptor = create(path, flags, *arguments, **more)
-            if flags & os.O_CREAT and Path(path).parent == self.folder:
-                self._possible.append(self._names())
-                self.at_every_step()
-            return descriptor
-
-        def written(descriptor: int, content: bytes) -> int:
-            size = write(descriptor, content)
-            self._names()  # the same, with another content
-            self.at_every_step()
-            return size
-
-        def flushed(descriptor: int) -> None:
-            flush(descriptor)
-            self._note_flush(descriptor)
-
-        patch.setattr(os, "open", created)
-        patch.setattr(os, "write", written)
-        patch.setattr(os, "fsync", flushed)
+        for name, note in (
+            *(("open", self._opened), ("write", self._written), ("fsync", self._flushed_one)),
+            *(("rename", self._named), ("unlink", self._named)),
+        ):
+            patch.setattr(os, name, self._noting(getattr(os, name), note))
 
     def cuts(self) -> Iterator[dict[str, bytes]]:
         """Yield each possible content of the folder if the power is cut now."""
@@ -622,14 +603,40 @@ class LossyDisk:
                     for name, inode in names.items()
                 }
 
-    def _with_names(self, change: Callable[..., None]) -> Callable[..., None]:
-        def changed(*arguments: Any, **more: Any) -> None:
-            change(*arguments, **more)
-            if Path(arguments[-1]).parent == self.folder:
-                self._possible.append(self._names())
-                self.at_every_step()
+    def _noting(self, call: Callable[..., Any], note: Callable[..., bool]) -> Callable[..., Any]:
+        """Return the call, which is a step if the disk may differ after it."""
 
-        return changed
+        def noted(*arguments: Any, **more: Any) -> Any:
+            found = call(*arguments, **more)
+            if note(*arguments):
+                self.at_every_step()
+            return found
+
+        return noted
+
+    def _named(self, *paths: Any) -> bool:
+        is_here = Path(paths[-1]).parent == self.folder
+        if is_here:
+            self._possible.append(self._names())
+        return is_here
+
+    def _opened(self, path: Any, flags: int, *_: Any) -> bool:
+        return bool(flags & os.O_CREAT) and self._named(path)
+
+    def _written(self, *_: Any) -> bool:
+        self._names()  # the same, with another content
+        return True
+
+    def _flushed_one(self, descriptor: int) -> bool:
+        found = os.fstat(descriptor)
+        # A folder may get the inode of a file that was removed.
+        if stat.S_ISREG(found.st_mode) and found.st_ino in self._content:
+            self._flushed[found.st_ino] = os.pread(descriptor, found.st_size, 0)
+            return True
+        is_here = self.folder.exists() and os.path.samestat(found, self.folder.stat())
+        if is_here:
+            self._possible = [self._names()]
+        return is_here
 
     def _names(self) -> Names:
         names = {}
@@ -640,17 +647,6 @@ class LossyDisk:
                 self._flushed.pop(inode, None)
             self._content[inode] = content
         return names
-
-    def _note_flush(self, descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        # A folder may get the inode of a file that was removed.
-        if stat.S_ISREG(found.st_mode) and found.st_ino in self._content:
-            self._flushed[found.st_ino] = os.pread(descriptor, found.st_size, 0)
-        elif self.folder.exists() and os.path.samestat(found, self.folder.stat()):
-            self._possible = [self._names()]
-        else:
-            return
-        self.at_every_step()
 
 
 def test_power_cut_at_any_moment_loses_nothing_that_was_answered_and_brings_nothing_back(
