@@ -90,7 +90,7 @@ _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
     ("physical", "that the card itself has for containers", lambda card: card.physical),
     ("capacity", "that the card's shares divide, as published", lambda card: card.capacity),
     ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),
-    ("free", "that is left of the capacity", lambda card: card.free),
+    ("free", "left, or 0 if a share has the card exclusively", lambda card: card.free),
 )
 _SHARE: Final = ("namespace", "claim", "request", "uuid", "share_id")
 _OF_PODS: Final = ("namespace", "claim", "uuid", "pod")

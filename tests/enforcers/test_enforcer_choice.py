@@ -1,5 +1,6 @@
 """The enforcer of new claims on a node: chosen among those there, missing, dead or required."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
+from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
@@ -150,6 +152,34 @@ def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepa
     assert [chosen("hami-core") for _ in range(3)] == [("hami-core", 4)] * 3
     setup.seconds += 5
     assert chosen() == ("none", 5)
+
+
+NONE_FOUND: Final = (
+    "nothing on this node would enforce its limits: found no enforcer: "
+    "nvidia (/run/tensor-fusion/nvidia/memory-limits/socket: found No such file or directory, "
+    "expected the container memory-limits); "
+    "tensor-fusion (/run/tensor-fusion/libcuda_limiter.so: not found); "
+    "hami-core (/usr/local/vgpu/libvgpu.so.1: not found); "
+    "mps (no MPS daemon answers at /run/nvidia/mps/pipe/control: No such file or directory); "
+    "install one, or let limits be advisory (chart value settings.enforcer=none); "
+    "claims for whole cards need none; "
+    "nvidia: run NVIDIA driver 615 or later on this node and the container memory-limits "
+    "(chart value enforcers.nvidia.install=true); "
+    "tensor-fusion: run Tensor Fusion's hypervisor on this node, which puts its limiter there "
+    "(chart tensor-fusion of NexusGPU/tensor-fusion); "
+    "hami-core: put HAMi-core's library there (chart value enforcers.hamiCore.install=true, or "
+    "setting hami-core-library); "
+    "mps: run NVIDIA's MPS control daemon on this node (chart value enforcers.mps.install=true)"
+)
+
+
+def test_text_of_a_bare_node_names_the_way_to_each_enforcer_and_the_page_has_an_excerpt() -> None:
+    page = markdown.text(helm.ROOT / "docs" / "install.md")
+    excerpt = page.partition("<!-- refusal:")[2].split("```")[1].removeprefix("text")
+    parts = " ".join(excerpt.split()).split(markdown.ELIDED)
+
+    assert Chooser().chooser.of_new_claim().none_found == NONE_FOUND
+    assert re.fullmatch(".*".join(map(re.escape, parts)), NONE_FOUND)
 
 
 def test_devices_are_published_again_if_the_choice_changes() -> None:

@@ -1,7 +1,6 @@
 """Verdicts about shares and nodes, and the evidence for them, which containers can write."""
 
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -368,8 +367,12 @@ def test_every_reason_is_documented_with_its_state() -> None:
     texts = [value for name, value in vars(verdicts).items() if name.isupper()]
     reasons = {each for each in texts if isinstance(each, str) and each.isalnum()} - OF_NODES
 
-    table = PAGE[PAGE.index("<!-- reasons:") : PAGE.index("<!-- end of reasons")]
-    documented = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+    documented = {
+        code: state
+        for state, cell in markdown.table(PAGE, "reasons")
+        for code in markdown.codes(cell)
+        if code[0].isupper()
+    }
     assert documented == {each: STATES.get(each, State.UNKNOWN) for each in reasons}
 
 

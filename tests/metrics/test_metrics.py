@@ -29,7 +29,7 @@ from tensorfusion_dra.core.observed import (
 )
 from tensorfusion_dra.metrics import NODE_PLUGIN, WEBHOOK, NodeMetrics, WebhookMetrics
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text, scrape
-from tests.support import documented_metrics
+from tests.support import documented_metrics, markdown
 from tests.support.builders.node_views import (
     NOW,
     amounts,
@@ -376,16 +376,8 @@ def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -
     assert parsed.value("cards_known") == 1
 
 
-def words(heading: str) -> set[str]:
-    """Return the first column of the tables in a section."""
-    start = documented_metrics.PAGE.index(f"\n## {heading}\n")
-    end = documented_metrics.PAGE.find("\n## ", start + 1)
-    section = documented_metrics.PAGE[start : None if end < 0 else end]
-    return set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE))
-
-
 def test_node_plugin_answers_what_is_documented() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
+    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
 
     found = scrape(FULL)
 
@@ -395,20 +387,24 @@ def test_node_plugin_answers_what_is_documented() -> None:
 
 
 def test_every_name_has_the_prefix_and_a_meaning() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
+    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
 
     # Those of the process have the names that every Prometheus client gives them.
     own = ("tensorfusion_dra_", "process_")
     assert [name for name in rows if not name.startswith(own)] == []
-    assert [name for name, row in rows.items() if not row.meaning] == []
+    assert [each.name for each in scrape(FULL).families if not each.documentation] == []
 
 
 def test_every_value_of_the_labels_is_explained() -> None:
-    health = documented_metrics.PAGE[documented_metrics.PAGE.index("## Health of a card") :]
+    values = {
+        label: set(markdown.codes(cell))
+        for label, cell in markdown.table(documented_metrics.PAGE, "labels")
+    }
 
-    assert words("Reasons of slice writes") == set(WriteReason)
-    for kind in ProblemKind:
-        assert f"`{kind.name.lower()}`" in health
+    assert values["share"] == documented_metrics.OF_SHARE
+    assert values["`state` of a card"] == {"healthy", *(each.name.lower() for each in ProblemKind)}
+    assert values["`reason` of slice writes"] == set(WriteReason)
+    assert values["`outcome`"] == set(Outcome)
 
 
 @pytest.mark.parametrize("known", [NODE_PLUGIN, WEBHOOK])
@@ -444,7 +440,7 @@ def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -
 
 
 def test_webhook_answers_what_is_documented() -> None:
-    rows = documented_metrics.table(documented_metrics.WEBHOOK)
+    rows = documented_metrics.listed(documented_metrics.WEBHOOK)
 
     found = scrape_webhook(webhook_metrics())
 

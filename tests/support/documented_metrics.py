@@ -1,4 +1,4 @@
-"""The tables of docs/monitoring.md, and what they say of each metric."""
+"""The lists of docs/monitoring.md: type and labels of each metric."""
 
 import re
 from collections.abc import Mapping
@@ -8,38 +8,44 @@ from typing import Final
 from tests.support import markdown
 
 PAGE: Final = markdown.text(markdown.ROOT / "docs" / "monitoring.md")
-NODE_PLUGIN: Final = "Metrics of the node plugin"
-WEBHOOK: Final = "Metrics of the webhook"
-_BOTH: Final = "Metrics of both"
+NODE_PLUGIN: Final = "node plugin metrics"
+WEBHOOK: Final = "webhook metrics"
+_BOTH: Final = "common metrics"
 
-_OF_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
-"""Labels for which the tables write "share"."""
-_SHARE: Final = re.compile(r"\bshare\b")
+_KINDS: Final = {"_total": "counter", "_duration_seconds": "histogram", "_info": "info"}
+"""Types by the end of a name; all other metrics are gauges, as the page says."""
+
+OF_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
+"""Labels for which the lists write "share"."""
+_METRIC: Final = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[a-z_, ]+)\})?$", re.MULTILINE)
+_LABEL: Final = re.compile(r"[a-z_]+")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table."""
+    """What the page says of one metric."""
 
     kind: str
     labels: frozenset[str]
-    meaning: str
 
 
-def table(process: str) -> Mapping[str, Row]:
-    """Return the rows about the metrics of a process by name; a row may be about several names.
+def listed(process: str) -> Mapping[str, Row]:
+    """Return what the page says of the metrics of a process, by name.
 
     Args:
-        process: The heading of its section: NODE_PLUGIN or WEBHOOK.
+        process: The name of its list: NODE_PLUGIN or WEBHOOK.
     """
     found: dict[str, Row] = {}
-    for names, kind, labels, meaning in (*_rows(process), *_rows(_BOTH)):
-        more = _OF_SHARE if _SHARE.search(labels) else frozenset()
-        for name in markdown.codes(names):
-            assert name not in found
-            found[name] = Row(kind, more.union(markdown.codes(labels)), meaning)
+    for line in _METRIC.finditer(_text(process) + _text(_BOTH)):
+        name, labels = line["name"], set(_LABEL.findall(line["labels"] or ""))
+        if "share" in labels:
+            labels = labels - {"share"} | OF_SHARE
+        kind = next((kind for end, kind in _KINDS.items() if name.endswith(end)), "gauge")
+        assert name not in found
+        found[name] = Row(kind, frozenset(labels))
     return found
 
 
-def _rows(heading: str) -> list[list[str]]:
-    return markdown.table(PAGE[PAGE.index(f"\n## {heading}\n") :], "metrics")
+def _text(process: str) -> str:
+    _, _, rest = PAGE.partition(f"<!-- {process}: ")
+    return rest.partition(f"<!-- end of {process} -->")[0]

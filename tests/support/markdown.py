@@ -16,6 +16,7 @@ _HEADING: Final = re.compile(r"^(?P<level>#{1,6}) (?P<text>.+)$", re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _INLINE: Final = re.compile(r"!?\[(?P<text>[^\]]*)\]\([^)]*\)")
 _NO_ANCHOR: Final = re.compile(r"[^\w\- ]")
+_SET_ANCHOR: Final = re.compile(r'<a id="([^"]+)">')
 _CELL_CODE: Final = re.compile(r"`([^`]+)`")
 ELIDED: Final = "..."
 
@@ -62,12 +63,12 @@ def headings(document: str) -> list[str]:
 
 
 def anchors(document: str) -> set[str]:
-    """Return the anchors that GitHub gives the headings.
+    """Return the anchors that the document sets, and those that GitHub gives the headings.
 
-    Lower case, without punctuation, blanks as dashes; repeated ones are numbered.
+    The latter are in lower case, without punctuation, blanks as dashes; repeated ones are numbered.
     """
     seen: Counter[str] = Counter()
-    found = set()
+    found = set(_SET_ANCHOR.findall(prose(document)))
     for heading in _HEADING.finditer(prose(document)):
         plain = _INLINE.sub(lambda link: link["text"], heading["text"])
         anchor = _NO_ANCHOR.sub("", plain.strip().lower()).replace(" ", "-")

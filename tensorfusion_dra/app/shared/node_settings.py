@@ -63,46 +63,44 @@ class Settings:
     )
     pod_uid: str = setting(
         "",
-        "UID of this pod: keeps the sockets of two instances apart during a rolling update.",
+        "UID of this pod, which keeps two instances apart.",
         env="POD_UID",
         form=_POD_UID,
     )
     kubeconfig: str = setting(
-        "", "File with access to the API server; the pod's service account if empty."
+        "", "File with access to the API server; the service account if empty."
     )
     pool_source: str = setting(
         "settings",
-        "Where GPUPool, level of service and expansion come from: settings; object (the GPUPool "
-        "that gpupool names, in the cluster); node-labels (the one whose node selector selects "
-        "this node).",
+        "Source of the pool: settings, object (gpupool names it), node-labels (it selects this "
+        "node).",
         choices=POOL_SOURCES,
     )
-    gpupool: str = setting("default", "GPUPool that this node belongs to.", form=_SUBDOMAIN)
+    gpupool: str = setting("default", "GPUPool of this node.", form=_SUBDOMAIN)
     qos: str = setting(
-        DEFAULT_QOS, f"Level of service of the GPUs: {', '.join(QOS_LEVELS)}.", choices=QOS_LEVELS
+        DEFAULT_QOS, f"Level of service: {', '.join(QOS_LEVELS)}.", choices=QOS_LEVELS
     )
     tflops_oversell_ratio: int = setting(
         100,
-        "Compute that the node hands out, in percent of its GPUs'; 100 to 100000.",
+        "Compute to hand out, in percent of the GPUs'.",
         span=(100, 100_000),
     )
     vram_expand_to_host_mem: int = setting(
         0,
-        "Part of the host's memory by which the GPUs' memory is expanded, in percent.",
+        "Percent of the host's memory that expands the GPUs' memory.",
         span=(0, 100),
     )
     vram_expand_to_host_disk: int = setting(
-        0, "Part of the data disk by which the GPUs' memory is expanded, in percent.", span=(0, 100)
+        0, "Percent of the data disk that expands the GPUs' memory.", span=(0, 100)
     )
     data_dir: str = setting(
         "",
-        "Any folder on the disk into which a pool expands its GPUs' memory; the kubelet's root "
-        "folder if empty.",
+        "Folder on the data disk; the kubelet's root if empty.",
         is_path=True,
     )
     kubelet_root: str = setting(
         "/var/lib/kubelet",
-        "The kubelet's root folder, under the same path here as on the host.",
+        "The kubelet's root folder.",
         is_path=True,
     )
     cdi_dir: str = setting(
@@ -110,23 +108,21 @@ class Settings:
     )
     static_cdi_dir: str = setting(
         "/etc/cdi",
-        "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit.",
+        "Folder of the host's own CDI specs.",
         is_path=True,
     )
     device_metadata: bool = setting(
         False,
-        "Whether containers get files with the attributes of their devices (KEP-5304): true, "
-        "false.",
+        "Whether containers get files with their devices' attributes (docs/advanced.md).",
     )
     dev_dir: str = setting(
         "",
-        "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
-        "them, as NVIDIA's driver container does.",
+        "Folder of device nodes; /dev or the driver root's if empty.",
         is_path=True,
     )
     driver_root: str = setting("/", "Root folder of the NVIDIA driver's files.", is_path=True)
     driver_root_on_host: str = setting(
-        "", "Path of the driver-root folder on the host; the same path if empty.", is_path=True
+        "", "Path of driver-root on the host; the same if empty.", is_path=True
     )
     boot_id_file: str = setting(
         "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
@@ -135,59 +131,53 @@ class Settings:
     # The cards: how they are read, and what makes one unhealthy.
     nvml_library: str = setting(
         "",
-        "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty.",
+        "Path of libnvidia-ml.so.1; searched if empty.",
         is_path=True,
     )
-    gpu_models: str = setting(
-        "", "YAML or JSON file with TFLOPS by model; it overrides the package's own table."
-    )
+    gpu_models: str = setting("", "File with TFLOPS by model, which overrides the built-in table.")
     simulated_gpus: str = setting(
         "",
-        "GPUs to simulate instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
+        "GPUs to simulate, such as 8xA100-SXM4-80GB, or a file.",
     )
     poll_seconds: float = setting(
         30.0,
-        "How often the GPUs are read again, in seconds; half as often CDI specs and limits are "
-        "compared with the records.",
+        "Time between two readings of the GPUs.",
         span=(0.1, 86_400),
     )
     nvml_wait_seconds: float = setting(
         30.0,
-        "How long one reading of the GPUs may take before it counts as hung, in seconds.",
+        "Time after which a reading of the GPUs counts as hung.",
         span=(0.1, 600),
     )
     health_events: bool = setting(
         True,
-        "Whether to wait for the NVIDIA driver's reports (XIDs): true, false. This keeps healthy "
-        "GPUs open, so that without release-driver the NVIDIA driver cannot be unloaded.",
+        "Whether to wait for XIDs, which keeps the GPUs open.",
     )
     release_driver: bool = setting(
         True,
-        "Whether to evict the GPUs' pods and close NVML while a label of the Node says that the "
-        "NVIDIA driver is being replaced (docs/troubleshoot.md): true, false.",
+        "Whether to evict pods and close NVML for a new NVIDIA driver (docs/troubleshoot.md).",
     )
     health_quiet_seconds: float = setting(
-        120.0, "Time without trouble before a GPU is healthy again, in seconds.", span=(0, 86_400)
+        120.0, "Time without trouble before a GPU is healthy again.", span=(0, 86_400)
     )
     health_xid_clear_seconds: float = setting(
         0.0,
-        "Time after which an XID counts as cleared where the NVIDIA driver does not say whether "
-        "the GPU needs a reset, in seconds; 0 for never.",
+        "Time until an XID clears by itself where NVML cannot tell; 0 for never.",
         span=(0, 31_536_000),
     )
     health_ignored_xids: str = setting(
         "",
-        "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119.",
+        "More XIDs that leave a GPU healthy, as 109,119.",
         form=_XIDS,
     )
     health_critical_xids: str = setting(
         "",
-        "XIDs that make a GPU unhealthy although they are application errors, as 13,31.",
+        "XIDs of applications that make a GPU unhealthy, as 13,31.",
         form=_XIDS,
     )
     health_taint: str = setting(
         "NoSchedule",
-        f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}.",
+        f"Taint of an unhealthy GPU: {', '.join(TAINTS)}.",
         choices=TAINTS,
     )
 
@@ -199,102 +189,91 @@ class Settings:
     )
     enforcer: str = setting(
         registered.AUTO,
-        f"What enforces the limits: {', '.join(registered.OWN)} (limits are advisory), or one of "
-        "another package. Of several, as hami-core,mps, the first that is on the node; "
-        f"{registered.AUTO} stands for {_SEVERAL}.",
+        f"Enforcers, of which the first present is used: {registered.AUTO} for {_SEVERAL}; "
+        "none for advisory limits.",
         form=_SOME_NAMES,
     )
     require_enforcement: bool = setting(
         False,
-        "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
+        "Whether to refuse claims whose limits nothing would enforce.",
     )
     enforcer_wait_seconds: float = setting(
         0.0,
-        "How long pods wait at the scheduler for a node whose enforcer is missing, in seconds, "
-        "before a taint sends them to other nodes (docs/limits.md); 0: they wait on the node.",
+        "How long pods wait at the scheduler for an enforcer (docs/limits.md).",
         span=(0, 600),
     )
     observe_use: bool = setting(
         False,
-        "Whether to see how much of its cards each share uses, for which the pod needs the "
-        "host's PID namespace (docs/limits.md): true, false.",
+        "Whether to see what each share uses (docs/limits.md).",
     )
     preload: str = setting(
         "file",
-        f"How containers load a limiter's library: {', '.join(PreloadMethod)} (ld.so.preload, "
-        "LD_PRELOAD).",
+        "How containers load a limiter: file (ld.so.preload), env (LD_PRELOAD).",
         choices=tuple(PreloadMethod),
     )
     overcommit_limits: bool = setting(
         False,
-        "Whether memory limits may add up to more than a card has: true, false.",
+        "Whether memory limits may add up to more than a card.",
     )
     lending_factor: int = setting(
         4,
-        "Largest memory limit, as a multiple of the request, under enforcers that cannot take back "
-        "memory in use (nvidia); 1 lends none.",
+        "Largest memory limit under nvidia, as a multiple of the request.",
         span=(1, 100_000),
     )
     read_pods: bool = setting(
         True,
-        "Whether to read limits from the annotations of pods whose claims name none: true, false.",
+        "Whether to read limits from pods' annotations.",
     )
     tensor_fusion_root: str = setting(
         "/run/tensor-fusion",
-        "Folder of Tensor Fusion's hypervisor: limiter, shared memory, claims.",
+        "Folder of Tensor Fusion's hypervisor.",
         is_path=True,
     )
     hypervisor_address: str = setting(
         "",
-        "Where containers reach the hypervisor, as 10.0.0.7:8001; they are not told if empty.",
+        "Where containers reach the hypervisor, as 10.0.0.7:8001.",
         form=_ADDRESS,
     )
     hypervisor_sockets: str = setting(
         "",
-        "Folder of the hypervisor's device plugin sockets; if empty, the usual one unless enforcer "
-        "names a single one, and then it is not told of pods.",
+        "Folder of the hypervisor's device plugin sockets; the usual one with auto.",
         is_path=True,
     )
     hami_core_library: str = setting(
         "/usr/local/vgpu/libvgpu.so.1",
-        "HAMi-core's library on the host, a file that is never overwritten in place.",
+        "HAMi-core's library on the host.",
         is_path=True,
     )
     mps_root: str = setting(
         "/run/nvidia/mps",
-        "Folder on the host with the MPS daemon's pipe folder, pipe, and shared memory, shm.",
+        "Folder of the MPS daemon's pipe and shm on the host.",
         is_path=True,
     )
 
     # The process: its intervals, its probes, its log.
     gone_seconds: float = setting(
         600.0,
-        "How long a claim must be gone from the API server, while the Node is Ready, before its "
-        "share is freed without a call of the kubelet, in seconds. Each claim is looked for once "
-        "in 36 times as long, and sooner after another one was refused.",
+        "How long a claim must be gone from the API server before its share is freed.",
         span=(0.1, 1_000_000),
     )
     drain_seconds: float = setting(
         45.0,
-        "How long calls in flight may take after SIGTERM or SIGINT, in seconds.",
+        "How long calls in flight may take after SIGTERM.",
         span=(0, 600),
     )
     health_address: str = setting(
         "",
-        "Where to serve /healthz, /readyz and the status page over plain HTTP, as :8081 or "
-        "127.0.0.1:8081; nowhere if empty.",
+        "Where to serve /healthz, /readyz and the status page, as :8081.",
         form=LISTENING,
     )
     disable_provider: str = setting(
         "",
-        "Providers of other packages that are not used, as rack,fans (docs/extend.md).",
+        "Providers of other packages that are not used, as rack,fans.",
         form=_NAMES,
     )
     status_page: str = setting(
         LOOPBACK,
-        "Who gets the status page at / and /status.json at health-address: off (nobody); loopback "
-        "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
-        "reaches it).",
+        "Who gets the status page: off (nobody), loopback (kubectl port-forward), on (everybody).",
         choices=(*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
     )
     log_level: str = setting(
@@ -307,13 +286,12 @@ class Settings:
     # The metrics: where they are served, and how many series they have.
     metrics_address: str = setting(
         "",
-        "Where to serve /metrics over plain HTTP, which may be health-address; nowhere if empty.",
+        "Where to serve /metrics; nowhere if empty.",
         form=LISTENING,
     )
     metrics_shares: int = setting(
         1000,
-        "Shares that have metrics of their own, with their pods' names; those beyond are only "
-        "counted.",
+        "Shares with metrics of their own; others are only counted.",
         span=(0, 100_000),
     )
 

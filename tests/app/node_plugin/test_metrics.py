@@ -103,7 +103,7 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
 
     documented_kinds = {
         name: row.kind
-        for name, row in documented_metrics.table(documented_metrics.NODE_PLUGIN).items()
+        for name, row in documented_metrics.listed(documented_metrics.NODE_PLUGIN).items()
     }
     assert found.kinds() == documented_kinds
     assert found.value("build_info", version=version.current()) == 1

@@ -238,7 +238,7 @@ def test_reviews_are_answered_and_counted_until_the_webhook_stops_in_order(
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
     end = found.value("webhook_certificate_expiry_timestamp_seconds")
     assert end > found.value("process_start_time_seconds")
-    rows = documented_metrics.table(documented_metrics.WEBHOOK)
+    rows = documented_metrics.listed(documented_metrics.WEBHOOK)
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert webhook.process.stop() == 0
     lines = webhook.logged()
