@@ -291,7 +291,8 @@ def test_claims_get_the_isolation_of_the_nodes_pool_unless_they_choose_a_softer_
 ) -> None:
     """What a claim got it keeps, since its containers run."""
     setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
-    refs = [put_claim(setup, name, share_result(tflops="1", vram="1Gi")) for name in "abc"]
+    cards = {"a": GPU_0, "b": GPU_0, "c": GPU_1}
+    refs = [put_claim(setup, name, share_result(card)) for name, card in cards.items()]
     for ref, isolation in zip(refs[1:], ("hard", "soft"), strict=True):
         setup.annotate(ref, isolation=isolation)
 
