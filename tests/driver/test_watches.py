@@ -1,4 +1,4 @@
-"""Watch over the limits of prepared claims, and claims that wait for the node's enforcer."""
+"""Watches over prepared claims: their limits, their use of cards, and waits for an enforcer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,16 +11,21 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.use import Container, Process
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.driver import use_watch
 from tensorfusion_dra.driver.binding_conditions import LISTS, BindingConditions
 from tensorfusion_dra.driver.enforcement_watch import (
     CHECK_SECONDS,
     EnforcementAnnouncer,
     EnforcementWatch,
 )
+from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.tensor_fusion import marks, soft_verdict
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
@@ -28,6 +33,7 @@ from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.enforcers.test_enforcer_choice import NOW, Chooser
+from tests.support.builders import stored_claims
 from tests.support.builders.prepared_claims import (
     POD,
     limit,
@@ -511,3 +517,188 @@ def test_list_that_fails_does_not_count() -> None:
 
     assert node.settle("mps", times=20) == LISTS
     assert "a" in node.written
+
+
+# The use of the cards: evidence, statuses, and processes without a share
+
+TWO_CARDS: Final = prepared_claim(
+    prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20))
+)
+
+
+class Cards(Enforcer):
+    """A watch with a clock that a test moves, over cards and counts that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.cards: Mapping[str, Sequence[Process]] = {"GPU-0": [], "GPU-1": []}
+        self.claims = [TWO_CARDS]
+        self.events = EventsInMemory()
+        self.reported: list[str] = []
+        self.changes = 0
+        self.fetched: list[str] = []
+        self.late_pods: Sequence[str] = ()
+        self.reason: Exception | None = None  # of the API server
+        self.unreadable = ""
+        self.counted: Mapping[tuple[str, str], int] = {}
+        self.watch = UseWatch(
+            self,
+            lambda: self.claims,
+            self,
+            {TWO_CARDS.enforcer: self},
+            clock=lambda: self.seconds,
+        )
+
+    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
+        return self.counted
+
+    def processes(self) -> Mapping[str, Sequence[Process]]:
+        if self.unreadable:
+            raise RetryableError(self.unreadable)
+        return self.cards
+
+    def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
+        del wait_seconds
+        self.fetched.append(ref.uid)
+        if self.reason:
+            raise self.reason
+        result = stored_claims.allocation_result("gpu-0", tflops=None, vram=None)
+        stored = stored_claims.stored_claim(ref.name, result, uid=ref.uid)
+        stored["status"]["reservedFor"] = [
+            {"resource": "pods", "name": uid, "uid": uid} for uid in (POD.uid, *self.late_pods)
+        ]
+        return stored
+
+    def check(self, *, times: int = 1) -> None:
+        for _ in range(times):
+            self.seconds += use_watch.CHECK_SECONDS
+            self.watch.check(
+                lambda claim: self.reported.append(claim.ref.uid), self.events, self.changed
+            )
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid, times: int = 1) -> None:
+        """Have one process, of this pod or none, use the memory of a card at the next checks."""
+        of = Container(pod_uid=pod, id="4f" * 32) if pod else None
+        process = Process(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
+        self.cards = {"GPU-0": [], "GPU-1": [], card: [process]}
+        self.check(times=times)
+
+
+@pytest.fixture
+def cards() -> Cards:
+    return Cards()
+
+
+def test_share_is_over_its_limit_after_two_readings_in_a_row(cards: Cards) -> None:
+    assert cards.watch.excess(TWO_CARDS) == ()
+    seen = []
+    for gib in (21, 19, 21, 21, 19):
+        cards.use(gib)
+        seen.append((cards.watch.excess(TWO_CARDS), cards.changes))
+
+    text = (
+        "GPU-0: found 21Gi of memory in use by 1 processes, expected at most 20Gi; nothing keeps "
+        "it within its limit"
+    )
+    assert seen == [*[(["", ""], 0)] * 3, ([text, ""], 1), (["", ""], 2)]
+
+
+def test_status_gets_a_notable_change_once_a_minute_until_the_claim_is_unprepared(
+    cards: Cards,
+) -> None:
+    readings = round(use_watch.SHOWN_SECONDS / use_watch.CHECK_SECONDS)
+    counts = []
+    for gib, times in ((1, readings), (1.1, 3 * readings), *((2 + n, 1) for n in range(readings))):
+        cards.use(gib, times=times)
+        counts.append(len(cards.reported))
+
+    assert counts == [1, 1, *[2] * readings]
+    (shown, _) = cards.watch.shown(TWO_CARDS.ref.uid)
+    assert shown is not None
+    assert shown.vram_bytes == 2 * GIB
+
+    cards.claims.clear()
+    cards.check()
+    assert cards.watch.shown(TWO_CARDS.ref.uid) == ()
+
+
+def test_processes_without_a_share_get_one_event_for_each_card(cards: Cards) -> None:
+    cards.events.away = True  # it waits for the API server
+    with capture_logs() as logs:
+        cards.use(1, pod="")
+        cards.events.away = False
+        cards.use(1, pod="", times=2)
+        cards.use(1)
+        cards.use(2, pod="")
+        cards.use(1, pod="", card="GPU-1")
+
+    text = "found processes outside of all shares: process 7 python uses 1024 MiB"
+    assert cards.events.written == [
+        ("ForeignProcesses", f"GPU-0: {text}"),
+        ("ForeignProcesses", f"GPU-1: {text}"),
+    ]
+    logged = [each["uuid"] for each in logs if each["event"] == "foreign_processes"]
+    assert logged == ["GPU-0", "GPU-1"]
+    assert cards.watch.current().foreign["GPU-1"].processes == 1
+
+
+@pytest.mark.parametrize(
+    ("late_pods", "reason", "used_bytes"),
+    [
+        (["uid-late"], None, 3 * GIB),
+        ([], None, 0),
+        ([], ClaimError("no such claim"), 0),
+    ],
+    ids=["a pod that came later", "a pod of somebody else", "a claim that is gone"],
+)
+def test_claims_are_read_for_a_pod_that_no_record_names_until_the_api_server_answers(
+    cards: Cards, late_pods: list[str], reason: Exception | None, used_bytes: int
+) -> None:
+    cards.reason = RetryableError("no answer")
+    cards.use(3, pod="uid-late", times=2)
+    assert cards.events.written == []
+
+    cards.late_pods, cards.reason = late_pods, reason
+    cards.check(times=3)
+
+    current = cards.watch.current()
+    used = current.shares[TWO_CARDS.ref.uid][0]
+    assert cards.fetched == [TWO_CARDS.ref.uid] * 3
+    assert (used.vram_bytes if used else 0) == used_bytes
+    assert [*current.foreign] == ([] if used_bytes else ["GPU-0"])
+
+
+def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> None:
+    cards.unreadable = "no such PID namespace"
+    cards.counted = {(POD.uid, "GPU-0"): 21 * GIB}
+
+    cards.check(times=2)
+
+    current = cards.watch.current()
+    (first, second) = current.shares[TWO_CARDS.ref.uid]
+    assert first is not None
+    assert (first.vram_bytes, second, current.reason) == (21 * GIB, None, "no such PID namespace")
+    assert cards.watch.excess(TWO_CARDS)[0].startswith("GPU-0: found 21Gi of memory in use")
+
+
+def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
+    rounds = iter(range(3))
+
+    def failing() -> Mapping[str, Sequence[Process]]:
+        cards.watch._wakeup.wake()  # go round at once
+        if next(rounds) == 2:
+            cards.watch.stop()
+        raise RetryableError("NVML: driver not loaded")
+
+    cards.use(21, times=2)
+    cards.processes = failing  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        cards.watch.run(lambda _: None, cards.events, cards.changed)
+
+    assert next(rounds, None) is None
+    assert [each["event"] for each in logs] == ["use_not_observed"]
+    assert cards.watch.current().reason == "NVML: driver not loaded"
+    assert cards.watch.excess(TWO_CARDS) == ()
