@@ -26,8 +26,6 @@ from tests.support.builders.reported_claims import (
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
-Entries = list[dict[str, Any]]
-
 
 def missing_right(right: str = "patch on resourceclaims/status") -> MissingPermissionError:
     return MissingPermissionError("claim default/a: PATCH: 403", right)
@@ -56,8 +54,8 @@ class Node:
     """A reporter whose thread is the test's own, and the statuses as an API server stores them.
 
     Attributes:
-        writes: Claim name and virtual time of each write, failed ones too.
-        stored: Claim name and entries of each write that succeeded.
+        written, times: Claim name and virtual time of each write, failed ones too.
+        stored: Entries of each write that succeeded.
         error: Raised by each write until `outage_seconds`.
         faults: Errors of the next writes, one each.
         gone: Names of claims that do not exist.
@@ -77,8 +75,9 @@ class Node:
             now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
             clock=lambda: time.seconds,
         )
-        self.writes: list[tuple[str, float]] = []
-        self.stored: list[tuple[str, Entries]] = []
+        self.written: list[str] = []
+        self.times: list[float] = []
+        self.stored: list[list[dict[str, Any]]] = []
         self.error: Exception | None = None
         self.faults: list[Exception] = []
         self.gone: set[str] = set()
@@ -87,7 +86,8 @@ class Node:
         self.before_write: Callable[[], object] = lambda: None
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        self.writes.append((ref.name, self.time.seconds))
+        self.written.append(ref.name)
+        self.times.append(self.time.seconds)
         self.time.passed(self.write_seconds)
         self.before_write()
         if self.error is not None and self.times[-1] < self.outage_seconds:
@@ -96,7 +96,7 @@ class Node:
             raise self.faults.pop(0)
         if ref.name in self.gone:
             return False
-        self.stored.append((ref.name, [dict(device) for device in devices]))
+        self.stored.append([dict(device) for device in devices])
         return True
 
     def run(self, *steps: Callable[[], object]) -> None:
@@ -120,23 +120,15 @@ class Node:
         self.reporter.forget(reported_claim(name).ref.uid)
 
     @property
-    def written(self) -> list[str]:
-        return [name for name, _ in self.writes]
-
-    @property
-    def times(self) -> list[float]:
-        return [at for _, at in self.writes]
-
-    @property
     def conditions(self) -> list[dict[str, Any]]:
-        return [entries[0]["conditions"][0] for _, entries in self.stored]
+        return [entries[0]["conditions"][0] for entries in self.stored]
 
     @property
     def transitions(self) -> list[str]:
         return [each["lastTransitionTime"] for each in self.conditions]
 
     def vram_limits(self) -> list[int]:
-        return [entries[0]["data"]["limits"]["vramBytes"] // GIB for _, entries in self.stored]
+        return [entries[0]["data"]["limits"]["vramBytes"] // GIB for entries in self.stored]
 
 
 @pytest.fixture
@@ -244,7 +236,7 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node
     node.faults = [RetryableError("500")] * 9
 
     def report_another() -> None:
-        if len(node.writes) == 9:
+        if len(node.written) == 9:
             node.report("b")
 
     node.before_write = report_another
