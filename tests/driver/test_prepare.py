@@ -637,15 +637,15 @@ def test_prepare_beside_many_records_reads_none_of_them(
 # limits of two claims in one container, and an enforcer that tells processes apart by their PIDs
 # cannot add up those of two containers.
 
-Node = Callable[[Enforcer], Setup]
-
 IN_ONE = (("a", "b"),)
 IN_TWO = (("a",), ("b",))
 
 
 @pytest.fixture
-def with_enforcer(tmp_path: Path) -> Node:
-    return lambda enforcer: Setup(tmp_path, enforcer=enforcer)
+def hami(setup: Setup) -> Setup:
+    """A node whose claims get HAMi-core."""
+    setup.use(enforcer=HAMI_CORE)
+    return setup
 
 
 def put_claim_of_pod(
@@ -672,9 +672,9 @@ def put_pod_with_containers(setup: Setup, *uses: tuple[str, ...], pod: str = "p"
 @pytest.mark.parametrize("enforcer", [HAMI_CORE, MPS])
 @pytest.mark.parametrize("device", [GPU_0, GPU_1], ids=["one card", "two cards"])
 def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remedy(
-    with_enforcer: Node, enforcer: Enforcer, device: str
+    setup: Setup, enforcer: Enforcer, device: str
 ) -> None:
-    setup = with_enforcer(enforcer)
+    setup.use(enforcer=enforcer)
     first = put_claim_of_pod(setup, "a", GPU_0)
     second = put_claim_of_pod(setup, "b", device, vram="8Gi")
     put_pod_with_containers(setup, *IN_ONE)
@@ -699,13 +699,13 @@ def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remed
     ids=["a container each", "a container each", "limits by card", "no limits"],
 )
 def test_claims_whose_limits_cannot_mix_are_prepared(
-    with_enforcer: Node,
+    setup: Setup,
     enforcer: Enforcer,
     uses: tuple[tuple[str, ...], ...],
     asks: dict[str, str],
     reads_pods: bool,
 ) -> None:
-    setup = with_enforcer(enforcer)
+    setup.use(enforcer=enforcer)
     put_pod_with_containers(setup, *uses)
 
     for name, device in (("a", GPU_0), ("b", GPU_1)):
@@ -715,14 +715,13 @@ def test_claims_whose_limits_cannot_mix_are_prepared(
     assert bool(setup.pods.pods_read) is reads_pods
 
 
-def test_refusal_survives_a_restart_and_ends_with_the_first_claim(with_enforcer: Node) -> None:
-    setup = with_enforcer(HAMI_CORE)
-    first, second = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
-    put_pod_with_containers(setup, *IN_ONE)
-    setup.prepare(first, second)
+def test_refusal_survives_a_restart_and_ends_with_the_first_claim(hami: Setup) -> None:
+    first, second = put_claim_of_pod(hami, "a", GPU_0), put_claim_of_pod(hami, "b", GPU_1)
+    put_pod_with_containers(hami, *IN_ONE)
+    hami.prepare(first, second)
 
-    after = setup.restarted()
-    after.use(pods=setup.pods)
+    after = hami.restarted()
+    after.use(pods=hami.pods)
 
     assert "found claim default/a in the same container" in after.refused(second)
     after.prepared(first)
@@ -730,41 +729,38 @@ def test_refusal_survives_a_restart_and_ends_with_the_first_claim(with_enforcer:
     after.prepared(second)
 
 
-def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(with_enforcer: Node) -> None:
+def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(hami: Setup) -> None:
     """The record of `a` names the pod for which it was prepared, but not later pods."""
-    setup = with_enforcer(HAMI_CORE)
-    first = put_claim_of_pod(setup, "a", GPU_0, pod="earlier")
-    put_pod_with_containers(setup, ("a",), pod="earlier")
-    setup.prepare(first)
-    second = put_claim_of_pod(setup, "b", GPU_1, pod="later")
-    put_pod_with_containers(setup, *IN_ONE, pod="later")
+    first = put_claim_of_pod(hami, "a", GPU_0, pod="earlier")
+    put_pod_with_containers(hami, ("a",), pod="earlier")
+    hami.prepare(first)
+    second = put_claim_of_pod(hami, "b", GPU_1, pod="later")
+    put_pod_with_containers(hami, *IN_ONE, pod="later")
 
-    assert "found claim default/a in the same container" in setup.refused(second)
+    assert "found claim default/a in the same container" in hami.refused(second)
 
 
-def test_pod_may_have_one_claim_if_pods_cannot_be_read(with_enforcer: Node) -> None:
-    setup = with_enforcer(HAMI_CORE)
-    setup.use(reads_pods=False)
-    first, second = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
-    of_another_pod = put_claim_of_pod(setup, "c", GPU_1, pod="q")
+def test_pod_may_have_one_claim_if_pods_cannot_be_read(hami: Setup) -> None:
+    hami.use(reads_pods=False)
+    first, second = put_claim_of_pod(hami, "a", GPU_0), put_claim_of_pod(hami, "b", GPU_1)
+    of_another_pod = put_claim_of_pod(hami, "c", GPU_1, pod="q")
 
-    setup.prepared(first)
-    setup.prepared(of_another_pod)
-    error = setup.refused(second)
+    hami.prepared(first)
+    hami.prepared(of_another_pod)
+    error = hami.refused(second)
     assert "found claim default/a for the same pod, expected one claim for each pod" in error
     assert "(--read-pods)" in error
 
 
 def test_containers_that_use_a_claim_at_once_are_refused_where_pids_tell_processes_apart(
-    with_enforcer: Node,
+    hami: Setup,
 ) -> None:
-    setup = with_enforcer(HAMI_CORE)
-    ref = put_claim_of_pod(setup, "a", GPU_0)
-    put_pod_with_containers(setup, ("a",), ("a",))
+    ref = put_claim_of_pod(hami, "a", GPU_0)
+    put_pod_with_containers(hami, ("a",), ("a",))
 
-    error = setup.refused(ref)
+    error = hami.refused(ref)
 
     assert "found containers c0 and c1" in error
     assert "shareProcessNamespace: true" in error
-    setup.use(enforcer=MPS)
-    setup.prepared(ref)
+    hami.use(enforcer=MPS)
+    hami.prepared(ref)

@@ -103,6 +103,10 @@ def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() ->
     setup.publish()
     restarted = Setup(setup.slices)
     restarted.publish()
+    without_driver = Setup(setup.slices)
+    without_driver.discovery.inventory = None
+    without_driver.catalog.read()
+    without_driver.publisher.publish()
 
     assert setup.slices.writes == [f"create {SLICE}"]
     spec = setup.slices.items[SLICE]["spec"]
