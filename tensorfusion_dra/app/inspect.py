@@ -9,12 +9,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.app.shared import (
     logging,
@@ -44,14 +44,6 @@ from tensorfusion_dra.driver.providers import (
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import registered
-
-_OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
-"""The parts of the view that need no running node plugin."""
-_CARD_COLUMNS: Final = (
-    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM", "RESERVED", "NAME", "HEALTH"),
-)
-_PROVIDER_COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
-_SHARE_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE")
 
 Json = dict[str, Any]
 
@@ -122,8 +114,8 @@ def run(flags: argparse.Namespace) -> int:
     for reason in reasons:
         sys.stderr.write(f"tensorfusion-dra: {reason}\n")
     good = {ProviderState.OK.value, ProviderState.NEW.value, ProviderState.UNUSED.value}
-    has_failed = any(each["state"] not in good for each in found.get("providers", ()))
-    return 1 if reasons or has_failed else 0
+    is_good = all(each["state"] in good for each in found.get("providers", ()))
+    return 0 if is_good and not reasons else 1
 
 
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
@@ -167,10 +159,17 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     devices = catalog.devices if catalog else ()
     for card, device in zip(view["cards"], devices, strict=True):
         card["tflopsSource"] = device.gpu.tflops_source.value
-    pool = None if node_parts.follows_gpupool(settings) else node_parts.node(settings).pool
     return {
-        "node": {"name": settings.node_name, "pool": pool},
-        **{part: view[part] for part in _OF_THE_VIEW},
+        "node": {
+            "name": settings.node_name,
+            "pool": None
+            if node_parts.follows_gpupool(settings)
+            else node_parts.node(settings).pool,
+        },
+        # The parts of the view that need no running node plugin.
+        "cards": view["cards"],
+        "leftOut": view["leftOut"],
+        "shares": view["shares"],
         "devices": [device.as_api() for device in devices],
         "cdiSpecs": sorted(map(str, Path(settings.cdi_dir).glob(f"{names.CDI_FILE_PREFIX}*.json"))),
     }, reasons
@@ -193,10 +192,14 @@ class _OfTemplate:
 
     def read(self) -> Inventory:
         found = self.discovery.read()
-        gpus = tuple(
-            replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}") for gpu in found.gpus
+        return replace(
+            found,
+            gpus=tuple(
+                replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}")
+                for gpu in found.gpus
+            ),
+            recovery={},
         )
-        return replace(found, gpus=gpus, recovery={})
 
 
 def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
@@ -218,12 +221,15 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     items = slices.plan(wanted, ()).create
     for item in items:
         del item["metadata"]["ownerReferences"]  # of a Node that is not there
-    left_out = (f"left out: {each.subject}: {each.reason}" for each in catalog.left_out)
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSliceList",
         "items": [{"apiVersion": "resource.k8s.io/v1", **item} for item in items],
-    }, [*_pool_reasons(settings), *catalog.host_size_errors, *left_out]
+    }, [
+        *_pool_reasons(settings),
+        *catalog.host_size_errors,
+        *(f"left out: {each.subject}: {each.reason}" for each in catalog.left_out),
+    ]
 
 
 def _lines(found: Json) -> list[str]:
@@ -261,7 +267,12 @@ def _lines(found: Json) -> list[str]:
         [f"Node {found['node']['name']}, pool {found['node']['pool']}"],
         [
             "GPUs",
-            *streams.table([_CARD_COLUMNS, *cards]),
+            *streams.table(
+                [
+                    ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM", "RESERVED", "NAME", "HEALTH"),
+                    *cards,
+                ]
+            ),
             *(
                 f"  unhealthy since {card['health']['since']}: {card['uuid']}: "
                 f"{card['health']['message']}"
@@ -271,7 +282,9 @@ def _lines(found: Json) -> list[str]:
         ],
         [
             "Prepared claims",
-            *streams.table([_SHARE_COLUMNS, *shares]),
+            *streams.table(
+                [("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE"), *shares]
+            ),
             *(
                 f"  {share['enforcement']['state']}: {share['namespace']}/{share['claim']} on "
                 f"{share['device']}: {share['enforcement']['message']}"
@@ -287,15 +300,11 @@ def _limits(share: Json) -> str:
     limit, wanted = share["limit"], share["wanted"]
     if limit is None:
         return f"{share['isolation']}: none"
-    kinds: dict[str, Callable[[int], str]] = {
-        "computePercent": "{} %".format,
-        "vramBytes": streams.shown_bytes,
-    }
-    parts = (
+    parts = [
         form(limit[name])
         + (f" (of {form(wanted[name])} wanted)" if limit[name] < wanted[name] else "")
-        for name, form in kinds.items()
-    )
+        for name, form in (("computePercent", "{} %".format), ("vramBytes", streams.shown_bytes))
+    ]
     return f"{share['isolation']}: {', '.join(parts)}"
 
 
@@ -367,7 +376,8 @@ def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Repo
 
 def _provider_lines(found: Json) -> Iterator[str]:
     every = found["providers"]
-    yield from streams.table([_PROVIDER_COLUMNS, *map(_provider_row, every)])
+    heads = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
+    yield from streams.table([heads, *map(_provider_row, every)])
     for each in every:
         yield from map(one_line, _provider_reasons(each))
     for name in found["unknownDisabled"]:

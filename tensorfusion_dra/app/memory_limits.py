@@ -109,9 +109,9 @@ class LimitsServer:
             while not supervisor.stopping.is_set():
                 with suppress(RetryableError):
                     self._limits.check_driver()
-                every = [self._listener.fileno(), self._pipe]
-                ready, _, _ = select.select(every, [], [], _POLL_SECONDS)
-                if self._listener.fileno() in ready:
+                listener = self._listener.fileno()
+                ready, _, _ = select.select([listener, self._pipe], [], [], _POLL_SECONDS)
+                if listener in ready:
                     connection, _ = self._listener.accept()
                     with connection, suppress(OSError):
                         self._serve(connection)
@@ -156,6 +156,10 @@ class LimitsServer:
                 raise
         finally:
             log.info("container_limited", path=cgroup, error=None if text == "ok" else text)
-            answer = self._folder / f"{int(pid)}.answer"
             # With the cgroup: a later container may have got the PID of one that did not wait.
-            atomic.write(answer, f"{cgroup} {text}".encode(), mode=0o600, durable=False)
+            atomic.write(
+                self._folder / f"{int(pid)}.answer",
+                f"{cgroup} {text}".encode(),
+                mode=0o600,
+                durable=False,
+            )

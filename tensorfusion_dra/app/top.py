@@ -19,7 +19,6 @@ from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Device, Holder
 
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
-_ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
 _MIN_SECONDS: Final = 1.0
 _MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -113,8 +112,9 @@ def run(flags: argparse.Namespace) -> int:
         cards = [card for card in found if not namespace or _shares(card, namespace)]
         is_wide = flags.form == streams.WIDE
         lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
-        document = _document(cards, found, namespace)
-        return streams.formatted(flags.form, document, map(printable.one_line, lines))
+        return streams.formatted(
+            flags.form, _document(cards, found, namespace), map(printable.one_line, lines)
+        )
 
     if not flags.watch:
         sys.stdout.write(page())
@@ -161,7 +161,6 @@ def _cards(lists: ClusterLists) -> list[_Card]:
     node_of = {device.id: item.node_name for item in parsed for device in item.devices}
     published = {device.id: device for device in devices.newest(parsed)}
     gone = sorted(each for each in held if each.driver == names.DRIVER and each not in published)
-    ordered = sorted(published, key=lambda device: (node_of[device], device))
     return [
         _Card(
             node=node_of.get(identity, "") if identity in published else "",
@@ -178,7 +177,7 @@ def _cards(lists: ClusterLists) -> list[_Card]:
             },
             holders=tuple(held.get(identity, ())),
         )
-        for identity in [*ordered, *gone]
+        for identity in [*sorted(published, key=lambda each: (node_of[each], each)), *gone]
         for device in [published.get(identity) or Device(id=identity)]
     ]
 
@@ -198,7 +197,7 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
     for name in sorted({namespace} if namespace else claims.keys() | totals.keys()):
         used, most = quota.sums(claims.get(name, ())), totals.get(name, {})
         rows = {}
-        for row in dict.fromkeys([*_ALWAYS, *most]):
+        for row in dict.fromkeys([*(f"requests.{name}" for name in _COLUMNS), *most]):
             taken, total = used.get(row, Quantity(0)), most.get(row)
             rows[row] = {
                 "used": str(taken),
@@ -323,12 +322,10 @@ def _totals(found: Iterable[_Card]) -> dict[str, _Amount]:
     sums: dict[str, _Amount] = {}
     for card in found:
         for name, amount in card.amounts.items() if not card.device.is_tainted else ():
-            before = sums.get(name)
-            if before is None:
-                total, free = amount.total, amount.free
-            else:
-                total, free = before.total + amount.total, before.free + amount.free
-            sums[name] = _Amount(total=total, taken=total - free)
+            none = Quantity(0, amount.total.family)
+            before = sums.get(name, _Amount(total=none, taken=none))
+            total = before.total + amount.total
+            sums[name] = _Amount(total=total, taken=total - before.free - amount.free)
     return sums
 
 
@@ -380,9 +377,9 @@ def _attribute(card: _Card, name: str) -> str:
 def _document(
     cards: Sequence[_Card], all_cards: Sequence[_Card], namespace: str
 ) -> Mapping[str, Any]:
-    published = [card for card in all_cards if card.is_published]
+    free = _totals(card for card in all_cards if card.is_published)
     return {
-        "free": {name: _amount(each) for name, each in _totals(published).items()},
+        "free": {name: _amount(each) for name, each in free.items()},
         "cards": [
             {
                 "node": card.node,

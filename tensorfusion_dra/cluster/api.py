@@ -100,7 +100,6 @@ _VERBS: Final = {
 _RESOURCE: Final = re.compile(
     r"/(?:api/v1|apis/[^/]+/[^/]+)/(?:namespaces/[^/]+/)?([a-z]+)(?:/([^/]+)(?:/([a-z]+))?)?"
 )
-_GROUP: Final = re.compile(r"/apis/[^/]+")
 _RESOURCES: Final = frozenset(
     {
         *("resourceslices", "resourceclaims", "resourceclaims/status", "pods", "nodes", "events"),
@@ -127,8 +126,7 @@ def resource_path(
 
 def metadata(item: object) -> Mapping[str, Any]:
     """Return the object's metadata; empty if it is not an object or has none."""
-    found = item.get("metadata") if isinstance(item, dict) else None
-    return found if isinstance(found, dict) else {}
+    return as_map(as_map(item).get("metadata"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +316,14 @@ class Api:
         try:
             found = untyped_json.parse(text)
         except ValueError as error:
-            excerpt = error_text.one_line(_excerpt(text), self._secrets())
-            raise UnreadableError(f"{method} {path}: found no JSON: {excerpt}") from error
+            raise UnreadableError(
+                f"{method} {path}: found no JSON: "
+                f"{error_text.one_line(_excerpt(text), self._secrets())}"
+            ) from error
         if not isinstance(found, dict):
-            kind = type(found).__name__
-            raise UnreadableError(f"{method} {path}: found {kind}, expected an object")
+            raise UnreadableError(
+                f"{method} {path}: found {type(found).__name__}, expected an object"
+            )
         return found
 
     def find(
@@ -372,7 +373,8 @@ class Api:
         found: list[dict[str, Any]] = []
         with self._guard:
             alone = self._listing.setdefault(path, Lock())
-        if not alone.acquire(timeout=wait_seconds):
+        # A try that begins as its time ends may have none left.
+        if not alone.acquire(timeout=max(0.0, wait_seconds)):
             raise RetryableError(f"GET {path}: another list takes more than {wait_seconds:.0f} s")
         try:
             while True:
@@ -388,8 +390,10 @@ class Api:
                 except (HTTPException, OSError) as error:
                     raise self._unanswered("GET", path, error) from error
                 except ValueError as error:
-                    text = error_text.one_line(error, self._secrets())
-                    raise UnreadableError(f"GET {path}: {text}, expected a list") from error
+                    raise UnreadableError(
+                        f"GET {path}: {error_text.one_line(error, self._secrets())}, expected a "
+                        "list"
+                    ) from error
                 self.exchanges.record("GET", path, answer.response.status)
                 if stream.left_out:
                     log.warning("objects_left_out", path=path, too_deep=stream.left_out)
@@ -409,9 +413,12 @@ class Api:
         try:
             found = projected(item, keep)
         except InputError as error:
-            text = error_text.one_line(error, self._secrets())
-            name = error_text.one_line(metadata(item).get("name"), self._secrets())
-            log.warning("object_left_out", path=path, name=name, error=text)
+            log.warning(
+                "object_left_out",
+                path=path,
+                name=error_text.one_line(metadata(item).get("name"), self._secrets()),
+                error=error_text.one_line(error, self._secrets()),
+            )
             return []
         return [found] if found else []
 
@@ -455,8 +462,9 @@ class Api:
                     try:
                         event = untyped_json.parse(line)
                     except ValueError as error:
-                        text = error_text.one_line(error)
-                        raise UnreadableError(f"WATCH {path}: found no JSON: {text}") from error
+                        raise UnreadableError(
+                            f"WATCH {path}: found no JSON: {error_text.one_line(error)}"
+                        ) from error
                     answer.connection.deadline.renew(silent_seconds)
                     self.exchanges.record_event()
                     if isinstance(event, dict):
@@ -578,15 +586,15 @@ class Api:
 
     def _unanswered(self, method: str, path: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
-        cause = error_text.one_line(error_text.cause(error), self._secrets())
-        text = f"{method} {path}: {cause}"
+        text = f"{method} {path}: {error_text.one_line(error_text.cause(error), self._secrets())}"
         self.exchanges.record(method, path, None, text)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
-        logins = filter(None, (self._rejected, self._login))
-        return frozenset().union(*(each.secrets() for each in logins))
+        return frozenset().union(
+            *(login.secrets() for login in (self._rejected, self._login) if login)
+        )
 
 
 def _excerpt(text: bytes) -> str:
@@ -622,7 +630,7 @@ class Exchanges:
             resource = f"{kind}/{part}" if part else kind
             resource = resource if resource in _RESOURCES else "other"
         else:
-            name, resource = path, "groups" if _GROUP.fullmatch(path) else "other"
+            name, resource = path, "groups" if re.fullmatch("/apis/[^/]+", path) else "other"
         if method == "GET":
             verb = "get" if name else "list"
         with self._guard:

@@ -6,18 +6,12 @@ Whole collections are read in pages, so that a large cluster fits into the answe
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from threading import Event
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
 from tensorfusion_dra.core.errors import StatusError
 
 Found = TypeVar("Found")
-_FIRST_MINOR_WITH_TAINT_RULES: Final = 37
-"""The first one that has DeviceTaintRules by default, and in v1."""
-_POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
-_POOL_STATUS_TRIES: Final = 15
-_POOL_STATUS_PAUSE_SECONDS: Final = 0.2
 
 
 def minor_version(text: str) -> int | None:
@@ -52,46 +46,23 @@ class ClusterLists:
         return self.items(resource_path("resourceclaims"))
 
     @cached_property
+    def version(self) -> str:
+        """The API server's version, such as v1.36.2; "" if it does not say."""
+        return str((self.find("/version") or {}).get("gitVersion", ""))
+
+    @property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return minor_version(self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
-        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""
-        if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
+        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37.
+
+        Only from then on clusters have them by default, and in v1.
+        """
+        if (self.minor_version or 0) < 37:
             return []
         return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
-
-    def pool_status(self, driver: str) -> list[dict[str, Any]]:
-        """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
-
-        None are returned without the gate DRAResourcePoolStatus, or without permission to create
-        and get the request. kube-controller-manager answers it within a second, and deletes it
-        after an hour.
-        Where v1alpha3 is served with the gate off, nobody answers, so it is deleted here.
-
-        Raises:
-            RetryableError: The API server did not answer.
-        """
-        made = {
-            "apiVersion": "resource.k8s.io/v1alpha3",
-            "kind": "ResourcePoolStatusRequest",
-            "metadata": {"generateName": "tensorfusion-dra-why-"},
-            "spec": {"driver": driver, "limit": 1000},
-        }
-        try:
-            asked = self.api.call("POST", _POOL_STATUS, body=made, wait_seconds=self._wait_seconds)
-            path = f"{_POOL_STATUS}/{asked['metadata']['name']}"
-            for _ in range(_POOL_STATUS_TRIES):
-                found = self.api.call("GET", path, wait_seconds=self._wait_seconds)
-                if found.get("status"):
-                    return list(found["status"].get("pools") or [])
-                Event().wait(_POOL_STATUS_PAUSE_SECONDS)
-            self.api.call("DELETE", path, wait_seconds=self._wait_seconds)
-        except StatusError as error:
-            if error.status not in (403, 404):
-                raise
-        return []
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the objects of a collection; none if the API server does not have the kind.
@@ -162,5 +133,10 @@ class ClusterLists:
             StatusError: The API server would not have stored it.
             RetryableError: The API server did not answer.
         """
-        query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
-        return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
+        return self.api.call(
+            "POST",
+            path,
+            query={"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"},
+            body=body,
+            wait_seconds=self._wait_seconds,
+        )

@@ -120,12 +120,11 @@ def log_in(kubeconfig: Path | None, context: str | None = None) -> Login:
         import kubernetes  # noqa: PLC0415
         import yaml  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        text = (
-            f"found no Python package {error.name}, expected it for a kubeconfig (pip install "
-            "tensorfusion-dra); the image has none: leave --kubeconfig out there, and the pod's "
-            "service account is used"
-        )
-        raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
+        raise InputError(
+            f"kubeconfig {kubeconfig}: found no Python package {error.name}, expected it for a "
+            "kubeconfig (pip install tensorfusion-dra); the image has none: leave --kubeconfig out "
+            "there, and the pod's service account is used"
+        ) from error
     config: Any = kubernetes.config
     # On a damaged file the library raises not only its own errors, but any that its code runs into.
     accidents = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
@@ -149,23 +148,24 @@ def log_in(kubeconfig: Path | None, context: str | None = None) -> Login:
         is_direct = kubernetes.client.rest.should_bypass_proxies(
             settings.host, settings.no_proxy or ""
         )
-        tls = partial(
-            _tls_context,
-            settings.ssl_ca_cert,
-            settings.cert_file,
-            settings.key_file,
-            is_verified=settings.verify_ssl,
-        )
         return Login(
             settings.host,
             read,
-            tls,
+            partial(
+                _tls_context,
+                settings.ssl_ca_cert,
+                settings.cert_file,
+                settings.key_file,
+                is_verified=settings.verify_ssl,
+            ),
             tls_name=settings.tls_server_name or "",
             proxy="" if is_direct else settings.proxy or "",
         )
     except accidents as error:
-        text = "a field has the wrong type or form; compare the file with kubectl config view"
-        raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
+        raise InputError(
+            f"kubeconfig {kubeconfig}: a field has the wrong type or form; compare the file with "
+            "kubectl config view"
+        ) from error
     except failures as error:
         raise InputError(f"kubeconfig {kubeconfig}: {error}") from error
 

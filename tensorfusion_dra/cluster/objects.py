@@ -37,24 +37,10 @@ from tensorfusion_dra.runtime.loops import LogThrottle
 log = structlog.get_logger()
 
 _WAIT_SECONDS: Final = 10.0
-_PRIORITIES: Final = f"/apis/{names.SCHEDULING_GROUP}/v1"
-_PERMISSION_STATUS: Final = "patch on resourceclaims/status"
 _PERMISSION_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
 )
 _PERMISSION_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
-# API servers from 1.36 on refuse a missing permission with a 422 (registry/resource/utils.go). Its
-# text always contains the first string; it contains the second one only if the claim's node is the
-# node of the token.
-_DRIVER_RESOURCE: Final = "resourceclaims/driver"
-_ASSOCIATED: Final = "associated-node:"
-_NODES_NAMESPACE: Final = "default"
-"""Events about cluster-scoped objects are in the namespace `default`."""
-_ACTION: Final = "ServeGPUs"
-"""The event's action: what this driver does with the object. The reason gives the outcome."""
-_TERMINATING: Final = "being terminated"
-"""Part of the text by which the API server refuses objects in a namespace that is deleted."""
-_PERMISSION_EVENTS: Final = "create on events in all namespaces"
 _QUIET_SECONDS: Final = 600.0
 _EVENT_WAIT_SECONDS: Final = 5.0
 _MAX_NOTE_BYTES: Final = 1024
@@ -99,21 +85,31 @@ class Claims:
         self._api = api
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
-        if not (found := self._api.read(f"claim {ref}", path, wait_seconds=wait_seconds)):
+        found = self._api.read(
+            f"claim {ref}",
+            resource_path("resourceclaims", namespace=ref.namespace, name=ref.name),
+            wait_seconds=wait_seconds,
+        )
+        if not found:
             raise ClaimError(f"claim {ref}: found none at the API server")
         return found
 
     def listed(self, keep: Projection) -> Sequence[Mapping[str, Any]]:
-        permission = "list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0"
-        return self._api.listed(resource_path("resourceclaims"), keep, permission=permission).items
+        return self._api.listed(
+            resource_path("resourceclaims"),
+            keep,
+            permission="list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0",
+        ).items
 
     def of_namespace(
         self, name: str, keep: Projection, *, wait_seconds: float
     ) -> Sequence[Mapping[str, Any]]:
-        path = resource_path("resourceclaims", namespace=name)
-        subject = f"claims of namespace {name}"
-        return self._api.read_list(subject, path, keep, wait_seconds=wait_seconds)
+        return self._api.read_list(
+            f"claims of namespace {name}",
+            resource_path("resourceclaims", namespace=name),
+            keep,
+            wait_seconds=wait_seconds,
+        )
 
 
 class ClaimStatus:
@@ -147,9 +143,13 @@ class ClaimStatus:
                 wait_seconds=_WAIT_SECONDS,
             )
         except StatusError as error:
-            permission = _PERMISSION_STATUS if error.status == 403 else ""
-            if error.status == 422 and _DRIVER_RESOURCE in str(error):
-                permission = _PERMISSION_DRIVER if _ASSOCIATED in str(error) else _PERMISSION_TOKEN
+            permission = "patch on resourceclaims/status" if error.status == 403 else ""
+            # API servers from 1.36 on refuse a missing permission with a 422
+            # (registry/resource/utils.go). Its text names the resource, and that of associated
+            # nodes only if the claim's node is the node of the token.
+            if error.status == 422 and "resourceclaims/driver" in str(error):
+                is_of_node = "associated-node:" in str(error)
+                permission = _PERMISSION_DRIVER if is_of_node else _PERMISSION_TOKEN
             if permission:
                 raise MissingPermissionError(f"claim {ref}: {error}", permission) from error
             if error.status == 404:
@@ -161,24 +161,24 @@ class ClaimStatus:
                 written = set(map(device_status.key, devices))
                 if metadata(stored).get("uid") != ref.uid or not written <= allocated:
                     return False
-            text = f"claim {ref}: {error}"
-            raise RetryableError(text, after_seconds=error.after_seconds) from error
+            raise RetryableError(
+                f"claim {ref}: {error}", after_seconds=error.after_seconds
+            ) from error
         return True
 
 
 class Pods:
-    """Reader of Pods; implements ports.Pods and webhook.admission.PodReader."""
+    """Reader of Pods; implements core.claims.enforcer.Pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        permission = "get pods or, in a node plugin, --read-pods turned off"
         stored = self._api.read(
             f"pod {pod}",
             resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
             wait_seconds=wait_seconds,
-            permission=permission,
+            permission="get pods or, in a node plugin, --read-pods turned off",
         )
         try:
             # One claim may have many pods, of up to 3 MiB.
@@ -188,15 +188,15 @@ class Pods:
         return found if metadata(found).get("uid") == pod.uid else None
 
 
-class PriorityClasses:
-    """Reader of PriorityClasses; implements webhook.admission.PriorityReader."""
+def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
+    """Return True if there is a PriorityClass of this name.
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
-        path = resource_path("priorityclasses", name=name, root=_PRIORITIES)
-        return self._api.find(path, wait_seconds=wait_seconds) is not None
+    Raises:
+        RetryableError: The API server answered with an error, or not within the time.
+    """
+    root = f"/apis/{names.SCHEDULING_GROUP}/v1"
+    path = resource_path("priorityclasses", name=name, root=root)
+    return api.find(path, wait_seconds=wait_seconds) is not None
 
 
 class WorkerPods:
@@ -207,12 +207,11 @@ class WorkerPods:
         self._of_node = f"spec.nodeName={node_name}"
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        query = {"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER}
         return self._api.read_list(
             "workers of the node",
             resource_path("pods", root=CORE),
             keep,
-            query=query,
+            query={"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER},
             wait_seconds=wait_seconds,
             permission="list pods",
         )
@@ -351,28 +350,40 @@ class Events:
                     regarding=regarding_pod(pod),
                 )
             except StatusError as error:
-                if error.status == 404 or _TERMINATING in str(error):
+                if error.status == 404 or "being terminated" in str(error):
                     return  # the namespace goes, and the pod with it
                 if error.status != 403:
                     raise
                 self._may_name_pods = False
-                log.warning("pod_events_forbidden", error=f"expected {_PERMISSION_EVENTS}: {error}")
+                log.warning(
+                    "pod_events_forbidden",
+                    error=f"expected create on events in all namespaces: {error}",
+                )
             else:
                 return
-        regarding = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": self._node_name,
-            "uid": self._nodes.uid(),
-        }
-        text = message if pod is None else f"pod {pod}: {message}"
-        create(_NODES_NAMESPACE, kind, reason=reason, message=text, regarding=regarding)
+        create(
+            "default",  # as for all objects without a namespace
+            kind,
+            reason=reason,
+            message=message if pod is None else f"pod {pod}: {message}",
+            regarding={
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": self._node_name,
+                "uid": self._nodes.uid(),
+            },
+        )
 
 
 def regarding_pod(pod: PodRef) -> Mapping[str, str]:
     """Return a pod as an Event refers to it."""
-    ref = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {"apiVersion": "v1", "kind": "Pod", **ref}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+    }
 
 
 def create_event(
@@ -394,22 +405,25 @@ def create_event(
     Raises:
         DriverError: The API server refuses it, or did not answer.
     """
-    note = printable.one_line(message)
-    event = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": names.DRIVER,
-        "reportingInstance": instance[:_MAX_INSTANCE_BYTES],
-        "action": _ACTION,
-        "reason": reason,
-        "type": kind,
-        "regarding": regarding,
-        "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
-    }
-    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-    api.call("POST", path, body=event, wait_seconds=_EVENT_WAIT_SECONDS)
+    note = printable.one_line(message).encode()[:_MAX_NOTE_BYTES]
+    api.call(
+        "POST",
+        f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
+        body={
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": names.DRIVER,
+            "reportingInstance": instance[:_MAX_INSTANCE_BYTES],
+            "action": "ServeGPUs",  # what this driver does with objects; the reason is the outcome
+            "reason": reason,
+            "type": kind,
+            "regarding": regarding,
+            "note": note.decode(errors="ignore"),
+        },
+        wait_seconds=_EVENT_WAIT_SECONDS,
+    )
 
 
 def namespaces_with_template(api: Api) -> frozenset[str]:

@@ -23,7 +23,6 @@ log = structlog.get_logger()
 _MOST_A_SECOND: Final = 5
 _MOST_WAITING: Final = 50
 _REMEMBERED: Final = 1000
-_REASON: Final = "GPURequest"
 
 
 class PodEvents:
@@ -60,14 +59,16 @@ class PodEvents:
     def run(self) -> None:
         """Write until stopped."""
         while self._wakeup.next_round():
-            while self._waiting:
-                pod, text = self._waiting.popleft()
+            with self._lock:
+                waiting = list(self._waiting)
+                self._waiting.clear()
+            for pod, text in waiting:
                 try:
                     create_event(
                         self._api,
                         pod.namespace,
                         "Warning",
-                        reason=_REASON,
+                        reason="GPURequest",
                         message=text,
                         regarding=regarding_pod(pod),
                         instance=f"{names.DRIVER}-webhook",

@@ -71,12 +71,13 @@ class Slices:
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
             if self._must_list:
-                found = self._api.listed(
-                    _SLICES, _kept, query=self._query, permission=_PERMISSION
-                ).items
-                # Slices of others must never be changed or deleted.
-                of_node = (item for item in found if slices.is_of_node(item, self._node_name))
-                self._known = {item["metadata"]["name"]: item for item in of_node}
+                listed = self._api.listed(_SLICES, _kept, query=self._query, permission=_PERMISSION)
+                self._known = {
+                    item["metadata"]["name"]: item
+                    for item in listed.items
+                    # Slices of others must never be changed or deleted.
+                    if slices.is_of_node(item, self._node_name)
+                }
                 self._must_list = not self._is_watched
             return list(self._known.values())
 
@@ -89,8 +90,9 @@ class Slices:
         The slice's resourceVersion makes the server answer with a conflict if another writer has
         changed it since it was read.
         """
-        path = resource_path("resourceslices", name=item["metadata"]["name"])
-        return self._write("PUT", path, item)
+        return self._write(
+            "PUT", resource_path("resourceslices", name=item["metadata"]["name"]), item
+        )
 
     def delete(self, item: Slice) -> None:
         metadata = item["metadata"]
@@ -185,14 +187,14 @@ class Slices:
                 raise
 
     def _write(self, method: str, path: str, item: Slice) -> Slice:
-        query = {"fieldValidation": "Strict", "fieldManager": names.FIELD_MANAGER}
-        body: Mapping[str, Any] = {
-            **item,
-            "apiVersion": RESOURCE_VERSION,
-            "kind": "ResourceSlice",
-        }
         with self._writing():
-            stored = self._api.call(method, path, query=query, body=body, permission=_PERMISSION)
+            stored = self._api.call(
+                method,
+                path,
+                query={"fieldValidation": "Strict", "fieldManager": names.FIELD_MANAGER},
+                body={**item, "apiVersion": RESOURCE_VERSION, "kind": "ResourceSlice"},
+                permission=_PERMISSION,
+            )
             self._known[stored["metadata"]["name"]] = stored
         return stored
 
@@ -217,9 +219,12 @@ class PublishedSlices:
             # None at all cost nothing to read again, and are soon more, as while a cluster starts.
             if not self._found or time.monotonic() - self._read_at > _FRESH_SECONDS:
                 began = time.monotonic()
-                query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
                 self._found = self._api.read_list(
-                    "ResourceSlices", _SLICES, _PUBLISHED, query=query, wait_seconds=wait_seconds
+                    "ResourceSlices",
+                    _SLICES,
+                    _PUBLISHED,
+                    query={"fieldSelector": f"spec.driver={names.DRIVER}"},
+                    wait_seconds=wait_seconds,
                 )
                 self._read_at = began
             return self._found

@@ -145,8 +145,11 @@ class Watch:
             if status == 404 and self._on_absent:
                 self._on_absent()
             elif error and not self._stop.is_set() and self._throttle.is_new(str(error)):
-                event = "watch_forbidden" if status == 403 else "watch_retried"
-                log.warning(event, seconds=round(delay, 1), error=str(error))
+                log.warning(
+                    "watch_forbidden" if status == 403 else "watch_retried",
+                    seconds=round(delay, 1),
+                    error=str(error),
+                )
             self._stop.wait(delay)
 
     def _list(self) -> None:

@@ -103,10 +103,9 @@ def cluster(
     release: int = NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
-    by_name = (devices.class_of(document) for document in classes)
     return Cluster(
-        slices=tuple(devices.slice_of(document) for document in slices),
-        classes={device_class.name: device_class for device_class in by_name},
+        slices=tuple(map(devices.slice_of, slices)),
+        classes={each.name: each for each in map(devices.class_of, classes)},
         claims=tuple(claims),
         release=release,
     )
@@ -272,14 +271,13 @@ class _Search:
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
-        found = []
-        for device in self._candidates:
-            taken = self._usage.taken(device.id) if self._release < 37 else {}
-            if (
-                self._is_selectable(claim, wanted, device)
-                and devices.shortage(wanted.amounts, device.capacity, taken) is None
-            ):
-                found.append(device)
+        usage = self._usage if self._release < 37 else Usage()
+        found = [
+            device
+            for device in self._candidates
+            if self._is_selectable(claim, wanted, device)
+            and not devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+        ]
         self._all[claim, wanted.name] = found
         return len(found)
 
@@ -365,8 +363,7 @@ class _Search:
             return None
 
         amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
-        pick = Pick(wanted=wanted, device=device, consumed=amounts)
-        self._picks[place.claim].append(pick)
+        self._picks[place.claim].append(Pick(wanted=wanted, device=device, consumed=amounts))
         if amounts is None:
             self._tried.setdefault(device.id, set()).add(place.claim)
         else:
@@ -391,8 +388,7 @@ class _Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        taken = self._usage.taken(device.id)
-        short = devices.shortage(wanted.amounts, device.capacity, taken)
+        short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
         return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:

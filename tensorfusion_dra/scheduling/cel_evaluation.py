@@ -23,7 +23,7 @@ from tensorfusion_dra.core.cel import cost, dialect, syntax
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.cel.syntax import CelError, Node
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 from tensorfusion_dra.scheduling.devices import Attribute, Device, slice_of
 
@@ -42,14 +42,6 @@ _FIELD_OF_KIND: Final = {
     ValueKind.BOOL: {"type": "TYPE_BOOL"},
     ValueKind.VERSION: {"typeName": f".{_SEMVER}"},
 }
-_MAX_INT: Final = 2**63 - 1
-
-_SEMVER_SHAPE: Final = re.compile(
-    r"(?P<major>0|[1-9][0-9]*)\.(?P<minor>0|[1-9][0-9]*)\.(?P<patch>0|[1-9][0-9]*)"
-    r"(?:-(?P<pre>(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
-    r"(?:\.(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
-    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?"
-)
 
 
 def quantity_value(amount: Quantity) -> Value:
@@ -71,7 +63,7 @@ def semver_value(text: str, normalize: bool = False) -> Value:
             for number in core.removeprefix("v").split(".")
         ]
         version = ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
-    match = _SEMVER_SHAPE.fullmatch(version)
+    match = device_rules.SEMVER.fullmatch(version)
     if match is None:
         raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
     core = f"{match['major']}.{match['minor']}.{match['patch']}"
@@ -96,8 +88,9 @@ def extension(*, typed: bool) -> Any:
     }
     functions: dict[str, dict[str, Any]] = {}
     for entry in _FUNCTIONS:
+        kinds = (parameter.rpartition(".")[2].lower() for parameter in entry.parameters)
         overload = cel.Overload(
-            entry.overload(),
+            "_".join(("k8s", entry.name, *kinds)),  # an id that is unique in the library
             return_type=types[entry.returns],
             parameters=[types[parameter] for parameter in entry.parameters],
             is_member=entry.is_member,
@@ -106,8 +99,10 @@ def extension(*, typed: bool) -> Any:
         # Without their own types, a function of both quantities and versions is a single overload.
         signature = ",".join(str(types[parameter].name()) for parameter in entry.parameters)
         functions.setdefault(entry.name, {}).setdefault(signature, overload)
-    declared = [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()]
-    return cel.CelExtension("kubernetes", declared)
+    return cel.CelExtension(
+        "kubernetes",
+        [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()],
+    )
 
 
 def declared_types() -> descriptor_pool.DescriptorPool:
@@ -184,7 +179,7 @@ def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
 
 def _is_integer(value: Value) -> bool:
     amount = _amount(value)
-    return amount.nano % NANO == 0 and abs(amount.nano // NANO) <= _MAX_INT
+    return amount.nano % NANO == 0 and abs(amount.nano // NANO) < 2**63
 
 
 def _as_integer(value: Value) -> int:
@@ -201,10 +196,6 @@ def _sign(value: Value) -> int:
 def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
     other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
     return quantity_value(_amount(left) + Quantity(sign * other.nano))
-
-
-def _difference(left: Value, right: Value | int) -> Value:
-    return _sum(left, right, -1)
 
 
 def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
@@ -248,11 +239,6 @@ class _Entry:
     function: Callable[..., object]
     is_member: bool = True
 
-    def overload(self) -> str:
-        """Return the id of the overload, unique in the library."""
-        short = (parameter.rpartition(".")[2].lower() for parameter in self.parameters)
-        return "_".join(("k8s", self.name, *short))
-
 
 _FUNCTIONS: Final = (
     _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
@@ -263,8 +249,8 @@ _FUNCTIONS: Final = (
     _Entry("sign", (QUANTITY,), "int", _sign),
     _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
     _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
-    _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, _difference),
-    _Entry("sub", (QUANTITY, "int"), QUANTITY, _difference),
+    _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, functools.partial(_sum, sign=-1)),
+    _Entry("sub", (QUANTITY, "int"), QUANTITY, functools.partial(_sum, sign=-1)),
     _Entry("semver", ("string",), _SEMVER, semver_value, is_member=False),
     _Entry("semver", ("string", "bool"), _SEMVER, semver_value, is_member=False),
     _Entry("isSemver", ("string",), "bool", _is_valid(semver_value), is_member=False),
@@ -291,7 +277,6 @@ NOT_COVERED: Final = frozenset(
 )
 """Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
 
-_STRINGS_VERSION: Final = 2
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
 """The library's own limit, which its binding cannot change; it reports no place."""
@@ -338,8 +323,9 @@ class Selector:
     def __init__(self, expression: str, program: Any) -> None:
         self.steps: Final = cost.steps(expression, syntax.parse(expression))
         self._program: Final = program
-        found = _TEXTS.findall(expression)
-        self._domains: Final = {text for texts in found for text in texts if text}
+        self._domains: Final = {
+            text for texts in _TEXTS.findall(expression) for text in texts if text
+        }
 
     def matches(self, device: Device) -> bool:
         """Return True if the expression selects the device.
@@ -431,8 +417,7 @@ def check_expression(text: str) -> str | None:
 
 def _api_server_error(error: str) -> str:
     """Return an error, other than one of the result's type, as the API server words it."""
-    is_placed = error[0].isdigit()
-    return f"compilation failed: ERROR: <input>:{error}" if is_placed else error
+    return f"compilation failed: ERROR: <input>:{error}" if error[0].isdigit() else error
 
 
 def refusal(text: str) -> str | None:
@@ -483,8 +468,7 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
             )
         returned = _checking_environment(own=own).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.DYN):
-            kind = returned.name().lower()
-            return [f"must evaluate to bool or the unknown type, not {kind}"]
+            return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
     except RuntimeError as error:
@@ -561,7 +545,7 @@ def _evaluating_environment() -> Any:
 
 def _extensions(*, typed: bool) -> list[Any]:
     return [
-        ext_strings.ExtStrings(_STRINGS_VERSION),
+        ext_strings.ExtStrings(2),  # the version that Kubernetes has
         ext_bindings.ExtBindings(),
         ext_optional.ExtOptional(),
         extension(typed=typed),
@@ -582,7 +566,6 @@ def _attribute_value(name: str, attribute: Attribute) -> object:
 def _kubernetes_error(text: str) -> str:
     """Translate an error of the evaluator into the text of Kubernetes' evaluator, cel-go."""
     text = _SUFFIX.sub("", _PREFIX.sub("", text))
-    missing = re.fullmatch(r'Key not found in map : "(.*)"', text)
-    if missing:
+    if missing := re.fullmatch(r'Key not found in map : "(.*)"', text):
         return f"no such key: {missing[1]}"
     return text.replace("map(string, dyn)", "map(string, any)")

@@ -4,8 +4,11 @@ Claims use a device exclusively, or by shares of its consumable capacity (KEP-50
 dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.37.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
@@ -170,9 +173,8 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         of_pool.setdefault(item.pool, []).append(item)
     for pool in sorted(of_pool):
         generation = max(item.generation for item in of_pool[pool])
-        current = [item for item in of_pool[pool] if item.generation == generation]
-        listed = (device for item in current for device in item.devices)
-        yield from sorted(listed, key=lambda device: device.id)
+        current = (item.devices for item in of_pool[pool] if item.generation == generation)
+        yield from sorted(chain.from_iterable(current), key=lambda device: device.id)
 
 
 def _device(identity: DeviceId, device: Document) -> Device:
@@ -296,8 +298,8 @@ def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
         if found and candidate.generation > found[0].generation:
             found.clear()
         found.append(candidate)
-    pools = (_pool(found, slices) for found in newest.values())
-    return sorted(filter(None, pools), key=lambda pool: (pool.driver, pool.name))
+    pools = filter(None, (_pool(found, slices) for found in newest.values()))
+    return sorted(pools, key=lambda pool: (pool.driver, pool.name))
 
 
 def selects_node(selector: Document | None, node: Document) -> bool:
@@ -325,16 +327,19 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             return None
         present = sum(other.generation == first.generation for other in same_pool)
         if present != first.expected_slices:
-            reason = f"{present} of {first.expected_slices} slices"
-            return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
+            return Pool(
+                driver=first.driver,
+                name=first.pool,
+                reason=f"{present} of {first.expected_slices} slices",
+                is_incomplete=True,
+            )
     ordered = sorted(found, key=lambda member: member.name)
-    devices = tuple(device for member in ordered for device in member.devices)
-    seen: set[str] = set()
-    for device in devices:
-        if device.id.device in seen:
-            reason = f"duplicate device name {device.id.device}"
-            return Pool(driver=first.driver, name=first.pool, reason=reason)
-        seen.add(device.id.device)
+    devices = tuple(chain.from_iterable(member.devices for member in ordered))
+    for name, count in Counter(device.id.device for device in devices).items():
+        if count > 1:
+            return Pool(
+                driver=first.driver, name=first.pool, reason=f"duplicate device name {name}"
+            )
     return Pool(driver=first.driver, name=first.pool, devices=devices)
 
 
@@ -427,13 +432,12 @@ def _alternatives(claim: str, request: Mapping[str, Any]) -> tuple[Wanted, ...]:
 
 
 def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
-    mode = request.get("allocationMode") or "ExactCount"
     amounts = (request.get("capacity") or {}).get("requests") or {}
     return Wanted(
         name=name,
         main=main,
         device_class=request["deviceClassName"],
-        count=None if mode == "All" else request.get("count") or 1,
+        count=None if request.get("allocationMode") == "All" else request.get("count") or 1,
         selectors=_expressions(request.get("selectors") or ()),
         amounts={key: quantity.parse(text) for key, text in amounts.items()},
         tolerations=tuple(request.get("tolerations") or ()),
@@ -540,35 +544,48 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
         for result in resource_claims.results(claim):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             amounts = result.get("consumedCapacity") or {}
-            holder = Holder(
-                namespace=str(metadata.get("namespace", "")),
-                claim=str(metadata["name"]),
-                request=str(result.get("request", "")),
-                consumers=consumers,
-                amounts={name: quantity.parse(text) for name, text in amounts.items()}
-                if result.get("shareID")
-                else None,
-                is_admin=bool(result.get("adminAccess")),
-                used=used.get((*device, result.get("shareID"))) or {},
+            found.setdefault(device, []).append(
+                Holder(
+                    namespace=str(metadata.get("namespace", "")),
+                    claim=str(metadata["name"]),
+                    request=str(result.get("request", "")),
+                    consumers=consumers,
+                    amounts={name: quantity.parse(text) for name, text in amounts.items()}
+                    if result.get("shareID")
+                    else None,
+                    is_admin=bool(result.get("adminAccess")),
+                    used=used.get((*device, result.get("shareID"))) or {},
+                )
             )
-            found.setdefault(device, []).append(holder)
     return found
 
 
+class Cause(StrEnum):
+    """Check that a device did not pass."""
+
+    SELECTOR = "selector"
+    CAPACITY = "capacity"
+    """Too little is free."""
+    AMOUNT = "amount"
+    """The device has no such capacity, or its requestPolicy excludes the amount."""
+    EXCLUSIVE = "exclusive"
+    TAINT = "taint"
+    UNSUPPORTED = "unsupported"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
-    """The first capacity of a device that cannot provide its requested amount.
+class Rejection:
+    """The first check of a request that a device did not pass.
 
     Attributes:
-        capacity: Its name; of several that the device lacks, the first.
-        text: What was found and what was requested.
-        is_allowed: False if the device has no such capacity or its requestPolicy excludes the
-            amount, whatever is free.
+        subject: The same for all devices with this cause: a selector's term, the name of a
+            capacity, a taint's key and value.
+        text: With the values of this device.
     """
 
-    capacity: str
+    cause: Cause
+    subject: str
     text: str
-    is_allowed: bool
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
@@ -581,21 +598,31 @@ def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, 
 
 def shortage(
     requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts
-) -> Shortage | None:
-    """Return the first capacity for which a request does not fit next to the amounts taken."""
+) -> Rejection | None:
+    """Return the first capacity for which a request does not fit next to the amounts taken.
+
+    Its subject is the capacity's name; of several that the device lacks, the first.
+    """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
-        text = f"has no capacity {', '.join(unknown)}"
-        return Shortage(capacity=unknown[0], text=text, is_allowed=False)
+        return Rejection(
+            cause=Cause.AMOUNT, subject=unknown[0], text=f"has no capacity {', '.join(unknown)}"
+        )
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
-            text = f"{name} {amount} is not allowed by its requestPolicy"
-            return Shortage(capacity=name, text=text, is_allowed=False)
+            return Rejection(
+                cause=Cause.AMOUNT,
+                subject=name,
+                text=f"{name} {amount} is not allowed by its requestPolicy",
+            )
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
-            text = f"{name} {before} of {entry.value} taken, {amount} more do not fit"
-            return Shortage(capacity=name, text=text, is_allowed=True)
+            return Rejection(
+                cause=Cause.CAPACITY,
+                subject=name,
+                text=f"{name} {before} of {entry.value} taken, {amount} more do not fit",
+            )
     return None
 
 

@@ -12,7 +12,6 @@ tainted. The outcome of node-01 is "cannot allocate all claims", with the reject
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,10 +23,12 @@ from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
+    Cause,
     Device,
     DeviceClass,
     DeviceId,
     Holder,
+    Rejection,
     SchedulingError,
     Slice,
     Usage,
@@ -37,36 +38,7 @@ from tensorfusion_dra.scheduling.devices import (
 Document = Mapping[str, Any]
 _PoolKey = tuple[str, str]
 
-_DISTINCT: Final = "distinctAttribute"
 _MISSING: Final = "missing"
-
-
-class Cause(StrEnum):
-    """Check that a device did not pass."""
-
-    SELECTOR = "selector"
-    CAPACITY = "capacity"
-    """Too little is free."""
-    AMOUNT = "amount"
-    """The device has no such capacity, or its requestPolicy excludes the amount."""
-    EXCLUSIVE = "exclusive"
-    TAINT = "taint"
-    UNSUPPORTED = "unsupported"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """The first check of a request that a device did not pass.
-
-    Attributes:
-        subject: The same for all devices with this cause: a selector's term, the name of a
-            capacity, a taint's key and value.
-        text: With the values of this device.
-    """
-
-    cause: Cause
-    subject: str
-    text: str
 
 
 def rejection_of(
@@ -81,8 +53,11 @@ def rejection_of(
         CelCompileError: A selector of the class or the request does not compile.
     """
     if device.uses_counters:
-        text = "uses consumesCounters, which is not supported"
-        return Rejection(cause=Cause.UNSUPPORTED, subject="consumesCounters", text=text)
+        return Rejection(
+            cause=Cause.UNSUPPORTED,
+            subject="consumesCounters",
+            text="uses consumesCounters, which is not supported",
+        )
     if used.is_exclusive(device.id) and not wanted.is_admin:
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
     phase: Rejection | None = None
@@ -91,10 +66,8 @@ def rejection_of(
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    short = devices.shortage(wanted.amounts, device.capacity, used.taken(device.id))
-    if short is not None:
-        cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
-        return Rejection(cause=cause, subject=short.capacity, text=short.text)
+    if short := devices.shortage(wanted.amounts, device.capacity, used.taken(device.id)):
+        return short
     if taint := wanted.repelling_taint(device):
         return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase
@@ -163,8 +136,11 @@ def failed_terms(term: Term, device: Device) -> Iterator[Rejection]:
         return
     why = f": {outcome}" if isinstance(outcome, CelRunError) else ""
     found = [f"{lookup.name} {_value(lookup, device)}" for lookup in term.lookups]
-    text = term.text + why + (f" ({', '.join(found)})" if found else "")
-    yield Rejection(cause=Cause.SELECTOR, subject=term.text, text=text)
+    yield Rejection(
+        cause=Cause.SELECTOR,
+        subject=term.text,
+        text=term.text + why + (f" ({', '.join(found)})" if found else ""),
+    )
 
 
 def values(lookup: Lookup, devices: Sequence[Device]) -> Counter[str]:
@@ -234,6 +210,11 @@ class NodeOutcome:
         """Return True if the pod could be bound to the node now."""
         return self.picked is not None
 
+    @property
+    def picked_names(self) -> str:
+        """Names of the devices that the claims would get, with commas; "" for none."""
+        return ", ".join(dict.fromkeys(device.device for device in self.picked or ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -286,8 +267,8 @@ class NodeClusters:
 
 def outcomes(trial: Trial, clusters: NodeClusters, nodes: Iterable[Document]) -> list[NodeOutcome]:
     """Return the outcome of each node, in the order of their names."""
-    ordered = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
-    return [outcome(trial, clusters.at(str(node["metadata"]["name"])), node) for node in ordered]
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    return [outcome(trial, clusters.at(name), node) for name, node in sorted(by_name.items())]
 
 
 def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
@@ -360,9 +341,12 @@ def number_of_cards(claims: Iterable[Document]) -> int:
     most = 0
     for spec in map(devices.claim_of, claims):
         counts = {each[0].main: each[0].count or 1 for each in spec.requests}
-        apart = [each.get("requests") or counts for each in spec.constraints if each.get(_DISTINCT)]
-        groups = [*([name] for name in counts), *apart]
-        most = max([most, *(sum(counts.get(name, 0) for name in group) for group in groups)])
+        apart = [
+            sum(counts.get(name, 0) for name in each.get("requests") or counts)
+            for each in spec.constraints
+            if each.get("distinctAttribute")
+        ]
+        most = max([most, *counts.values(), *apart])
     return most
 
 
@@ -415,5 +399,8 @@ def _unfit(
         )
     except CelCompileError as broken:
         return NodeOutcome(name=name, error=str(broken))
-    reasons = tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason)
-    return NodeOutcome(name=name, cards=cards, reasons=reasons)
+    return NodeOutcome(
+        name=name,
+        cards=cards,
+        reasons=tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason),
+    )

@@ -5,7 +5,7 @@ Pods get their share, claims their content, within the quotas of their namespace
 
 import copy
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
@@ -45,18 +46,6 @@ Item = Mapping[str, Any]
 
 _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
-
-
-class PodReader(Protocol):
-    """Pods at the API server."""
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """Return the pod with this UID as it is stored now; None if it is gone or replaced.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        ...
 
 
 class SliceReader(Protocol):
@@ -76,18 +65,6 @@ class ClaimReader(Protocol):
 
     def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Item]:
         """Return what is kept of a namespace's claims as they are stored now.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        ...
-
-
-class PriorityReader(Protocol):
-    """PriorityClasses at the API server."""
-
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
-        """Return True if there is a PriorityClass of this name.
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
@@ -141,12 +118,14 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
             if review.annotations_of(pool).get(names.ANNOTATION_DEFAULT_POOL) == "true"
         ]
         if not found:
-            text = "found no name and no default GPUPool, expected the name of a GPUPool"
-            return PodPool(unknown=text)
+            return PodPool(
+                unknown="found no name and no default GPUPool, expected the name of a GPUPool"
+            )
         if len(found) > 1:
             several = ", ".join(sorted(map(_name, found)))
-            text = f"found no name and the defaults {several}, expected one default GPUPool"
-            return PodPool(unknown=text)
+            return PodPool(
+                unknown=f"found no name and the defaults {several}, expected one default GPUPool"
+            )
     spec = as_map(found[0].get("spec"))
     own = as_map(spec.get("draConfig"))
     shared: Mapping[str, object] = {}
@@ -154,11 +133,11 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
         if _name(template) == spec.get("schedulingConfigTemplate"):
             shared = as_map(as_map(template.get("spec")).get("dra"))
     enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
-    claims = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
+    template_name = "resourceClaimTemplateName"
     return PodPool(
         name=_name(found[0]),
         enabled=enabled if isinstance(enabled, bool) else None,
-        template=str(claims or names.CLAIM_TEMPLATE),
+        template=str(own.get(template_name) or shared.get(template_name) or names.CLAIM_TEMPLATE),
         isolations=isolation.pool_modes(found[0]),
         document=found[0],
     )
@@ -199,7 +178,8 @@ class AdmissionRules:
         slices: The published slices of this driver.
         classes: DeviceClasses, which may name amounts for claims.
         quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
-        priorities: None leaves the priority of pods as it is.
+        has_priority_class: Returns whether there is a PriorityClass of a name, which pods without
+            one then get. It may wait for the seconds, and raises RetryableError.
         keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
             once. Its argument is the seconds to wait; it raises RetryableError.
         cards_lately: Returns the published cards without waiting; None if they are not known.
@@ -213,13 +193,13 @@ class AdmissionRules:
 
     pools: Objects
     templates: Objects
-    pods: PodReader
+    pods: Pods
     slices: SliceReader
     classes: Objects
     scheduler: str
     virtual: bool
     quotas: Objects | None = None
-    priorities: PriorityReader | None = None
+    has_priority_class: Callable[[str, float], bool] = lambda _name, _seconds: False
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
     cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
@@ -265,9 +245,7 @@ class AdmissionRules:
                 return Verdict(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
-            if priority and not (
-                self.priorities and self.priorities.exists(priority, wait_seconds=wait_seconds)
-            ):
+            if priority and not self.has_priority_class(priority, wait_seconds):
                 priority = ""
         except RetryableError as error:
             return review.unavailable(error)
@@ -281,18 +259,19 @@ class AdmissionRules:
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
-        changed = pod_admission.admitted(
-            pod,
-            wanted,
-            containers,
-            pool=found.name,
-            template=found.template,
-            scheduler=self.scheduler,
-            priority=priority,
-            names_containers=self.names_containers,
+        return Verdict(
+            changed=pod_admission.admitted(
+                pod,
+                wanted,
+                containers,
+                pool=found.name,
+                template=found.template,
+                scheduler=self.scheduler,
+                priority=priority,
+                names_containers=self.names_containers,
+            ),
+            warnings=self._warnings(pod, several, found, namespace=asked.namespace),
         )
-        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
-        return Verdict(changed=changed, warnings=warnings)
 
     def _warnings(
         self, pod: Item, several: Sequence[Sequence[PodRequest]], found: PodPool, *, namespace: str
@@ -302,30 +281,28 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        of_each = (self._warnings_of(pod, each, found, namespace=namespace) for each in several)
-        common = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
-        return list(dict.fromkeys([*common, *(text for each in of_each for text in each)]))
-
-    def _warnings_of(
-        self, pod: Item, choices: Sequence[PodRequest], found: PodPool, *, namespace: str
-    ) -> Iterator[str]:
-        wanted = choices[0]
-        yield from pod_admission.warnings(
-            pod,
-            wanted,
-            pod_admission.containers(pod, wanted),
-            template=found.template,
-            scheduler=self.scheduler,
-        )
-        known = self.templates_lately()
-        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
-            yield (
-                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the pod "
-                "waits for its claim"
+        warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        known, cards = self.templates_lately(), self.cards_lately()
+        for choices in several:
+            warnings += pod_admission.warnings(
+                pod,
+                choices[0],
+                pod_admission.containers(pod, choices[0]),
+                template=found.template,
+                scheduler=self.scheduler,
             )
-        cards = self.cards_lately()
-        if cards is not None and not wanted.expression:
-            yield from at_present.warnings(choices, cards, pool=found.name)
+            if (
+                found.template == names.CLAIM_TEMPLATE
+                and known is not None
+                and namespace not in known
+            ):
+                warnings.append(
+                    f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the "
+                    "pod waits for its claim"
+                )
+            if cards is not None and not choices[0].expression:
+                warnings += at_present.warnings(choices, cards, pool=found.name)
+        return list(dict.fromkeys(warnings))
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
@@ -333,9 +310,7 @@ class AdmissionRules:
             return PASSED
         pod = copy.deepcopy(asked.document)
         translated = dialects.translate(pod, {dialect})
-        refused = [(each.path, each.text) for each in translated.matches if each.is_refused]
-        refused += [("spec", translated.error)] if translated.error else []
-        if refused:
+        if refused := translated.refusals:
             return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
         if not translated.annotations:
             return PASSED
@@ -356,8 +331,9 @@ class AdmissionRules:
             return PASSED
         try:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
-            claim = of_pod.changed or asked.document
-            return of_pod if of_pod.errors else self._of_classes(asked, claim) or of_pod
+            if of_pod.errors:
+                return of_pod
+            return self._of_classes(asked, of_pod.changed or asked.document) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
 
@@ -369,9 +345,10 @@ class AdmissionRules:
         try:
             pod = self.pods.find(ref, wait_seconds=asked.wait_seconds)
             if pod is None:
-                subject = f"pod {ref} of UID {ref.uid}"
-                text = f"found no {subject}, expected the pod that the claim is for"
-                return _refused("metadata.ownerReferences", text)
+                return _refused(
+                    "metadata.ownerReferences",
+                    f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for",
+                )
             return self._filled(asked, pod, ref)
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
@@ -386,14 +363,15 @@ class AdmissionRules:
         classes, wait_seconds = _parsed(self.classes), asked.wait_seconds
         if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
             # A class is seen here a moment after its creation. The claim would take whole cards.
-            text = f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
-            raise RetryableError(text)
+            raise RetryableError(
+                f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
+            )
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
             with suppress(InputError):  # written by hand: its pods are not known
-                ref = claim_admission.owner(claim, asked.namespace)
-                pod = self.pods.find(ref, wait_seconds=wait_seconds) or {}
+                owner = claim_admission.owner(claim, asked.namespace)
+                pod = self.pods.find(owner, wait_seconds=wait_seconds) or {}
                 if errors := [*class_admission.named_by_containers(pod, claim, apart)]:
                     return Verdict(errors=errors)
         try:
@@ -406,15 +384,13 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
-        found = tuple(
-            claim_admission.errors(
-                asked.kind,
-                asked.document,
-                asked.old,
-                enforces_hard=self.enforces_hard,
+        return Verdict(
+            errors=tuple(
+                claim_admission.errors(
+                    asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+                )
             )
         )
-        return Verdict(errors=found) if found else PASSED
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
@@ -538,7 +514,7 @@ class QuotaAdmission:
         self,
         quotas: Objects,
         claims: ClaimReader,
-        pods: PodReader,
+        pods: Pods,
         classes: Objects,
         *,
         trusts_clients: bool,
@@ -575,22 +551,31 @@ class QuotaAdmission:
 
             def charged(claim: Item) -> Item:
                 """Return the name of a claim, and what it is charged: all that is kept of it."""
-                counted = quota.counted(class_admission.spelled_out(claim, classes))
-                return {"name": claim["metadata"]["name"], "charged": counted}
+                return {
+                    "name": claim["metadata"]["name"],
+                    "charged": quota.counted(class_admission.spelled_out(claim, classes)),
+                }
 
             stored = self._claims.of_namespace(
                 asked.namespace, charged, wait_seconds=asked.wait_seconds
             )
-            is_trusted = self._trusts_clients or self._has_pod(asked)
-            errors = self._refusals(asked, quotas, stored, is_trusted=is_trusted)
+            errors = self._refusals(
+                asked,
+                quotas,
+                stored,
+                is_trusted=self._trusts_clients or self._has_pod(asked),
+            )
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:
             return review.unavailable(error)
         except DriverError as error:
             errors = [str(error)]
-        found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]
-        return Verdict(errors=found) if found else PASSED
+        return Verdict(
+            errors=tuple(
+                FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors
+            )
+        )
 
     def _has_pod(self, asked: Review) -> bool:
         """Return True if the claim names the UID of a pod in its namespace.

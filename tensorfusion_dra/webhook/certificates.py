@@ -81,8 +81,7 @@ class Certificates:
             try:
                 context.load_verify_locations(file)
             except OSError as error:
-                text = f"{file}: {error}, expected CA certificates in PEM"
-                raise InputError(text) from error
+                raise InputError(f"{file}: {error}, expected CA certificates in PEM") from error
         return signature, context
 
     def _stamp(self) -> Signature:

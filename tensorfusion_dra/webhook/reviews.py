@@ -82,21 +82,27 @@ class Reviews:
         """
         started = time.monotonic()
         if request.path not in self._rules:
-            expected = ", ".join(self._rules)
-            return _error(HTTPStatus.NOT_FOUND, f"{request.path}: expected one of {expected}")
+            return _error(
+                HTTPStatus.NOT_FOUND,
+                f"{request.path}: expected one of {', '.join(self._rules)}",
+            )
         if request.method != "POST":
             return _error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method}: expected POST")
         if request.content_type.partition(";")[0].strip().lower() != "application/json":
-            text = f"Content-Type: found {request.content_type!r}, expected application/json"
-            return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            return _error(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"Content-Type: found {request.content_type!r}, expected application/json",
+            )
         rule, kinds = self._rules[request.path]
         try:
             parsed = review.parse(request.body, wait_seconds=_wait_seconds(request.query))
         except ReviewError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if (parsed.group, parsed.version, parsed.kind) not in kinds:
-            text = f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
-            return _error(HTTPStatus.BAD_REQUEST, text)
+            return _error(
+                HTTPStatus.BAD_REQUEST,
+                f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}",
+            )
         outcome = Outcome.FAILED
         try:
             verdict = rule(parsed)
@@ -104,7 +110,6 @@ class Reviews:
         finally:
             seconds = time.monotonic() - started
             self._on_review(parsed.kind, outcome, seconds)
-        body = json.dumps(review.answer(parsed, verdict)).encode()
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
         if outcome is not Outcome.PASSED:
             facts["warnings"] = list(verdict.warnings)
@@ -112,7 +117,11 @@ class Reviews:
             facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
         level, event = _EVENTS[outcome]
         log.log(level, event, **facts)
-        return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
+        return Response(
+            status=HTTPStatus.OK,
+            body=json.dumps(review.answer(parsed, verdict)).encode(),
+            content_type="application/json",
+        )
 
 
 def _wait_seconds(query: str) -> float:

@@ -265,8 +265,9 @@ class ReviewServer:
             if isinstance(found, Request):
                 connection.is_worked_on = True
                 workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
-                loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(workers, self._work, connection, found)
+                found = await asyncio.get_running_loop().run_in_executor(
+                    workers, self._work, connection, found
+                )
                 connection.is_worked_on = False
             self._hold(connection, len(found.body))
             async with asyncio.timeout(self.bounds.request_seconds):
@@ -288,16 +289,18 @@ class ReviewServer:
         body, most, has_more = bytearray(), self.bounds.body_bytes, True
         while has_more:
             if max(int(headers.get("content-length", "0")), len(body)) > most:
-                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                return text_response(status, f"expected at most {most} bytes")
+                return text_response(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most} bytes"
+                )
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionError
             body += message["body"]
             has_more = message["more_body"]
             if not self._hold(connection, len(body)):
-                text = "expected fewer large requests at a time"
-                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
+                return text_response(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "expected fewer large requests at a time"
+                )
         return Request(
             path=scope["path"],
             method=scope["method"],
@@ -333,8 +336,9 @@ class ReviewServer:
         except Exception as error:
             # One request that the rules cannot cope with must not end the connection or the server.
             log.error("request_failed", error=repr(error), exc_info=True)
-            text = f"{type(error).__name__}, see the log"
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            return text_response(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}, see the log"
+            )
 
     async def _send(self, response: Response, send: Any) -> None:
         if response.status >= HTTPStatus.BAD_REQUEST:

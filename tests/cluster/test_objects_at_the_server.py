@@ -11,7 +11,7 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods, PriorityClasses
+from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods, has_priority_class
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
@@ -168,18 +168,23 @@ def test_node_readiness_follows_its_ready_condition(
     assert Nodes(api, node_name="node-01").is_ready() is ready
 
 
+def test_a_list_for_which_no_time_is_left_is_retryable(api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.listed("/api/v1/pods", dict, wait_seconds=-0.001)
+
+
 PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 def test_priority_class_exists_or_not(tmp_path: Path) -> None:
     answers = {f"{PRIORITY}/high": {"value": 1}, f"{PRIORITY}/hidden": (403, "no")}
     with canned_api.served(answers) as server:
-        classes = PriorityClasses(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        assert classes.exists("high", wait_seconds=5)
-        assert not classes.exists("low", wait_seconds=5)
+        assert has_priority_class(api, "high", 5)
+        assert not has_priority_class(api, "low", 5)
         with pytest.raises(RetryableError, match="403"):
-            classes.exists("hidden", wait_seconds=5)
+            has_priority_class(api, "hidden", 5)
 
 
 NODES = "/api/v1/nodes"

@@ -10,7 +10,8 @@ from dra_simulator import allocation_results
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
-from tensorfusion_dra.scheduling.placement import Cause, NodeClusters, NodeOutcome, Trial
+from tensorfusion_dra.scheduling.devices import Cause
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
 from tests.support.objects import (
     DRIVER,
     Json,

@@ -53,7 +53,7 @@ class ObjectsInMemory:
 
 
 class PodsInMemory:
-    """Pods by UID; implements webhook.admission.PodReader."""
+    """Pods by UID; implements core.claims.enforcer.Pods."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
@@ -82,13 +82,13 @@ class ClaimsInMemory:
 
 
 class PrioritiesInMemory:
-    """PriorityClasses by name; implements webhook.admission.PriorityReader."""
+    """PriorityClasses by name; for AdmissionRules.has_priority_class."""
 
     def __init__(self, *known: str) -> None:
         self.known = known
         self.error: Exception | None = None
 
-    def exists(self, name: str, *, wait_seconds: float) -> bool:
+    def exists(self, name: str, wait_seconds: float) -> bool:
         assert wait_seconds > 0
         if self.error is not None:
             raise self.error

@@ -63,7 +63,7 @@ class Cluster:
             pods=self.pods,
             slices=self.slices,
             quotas=self.quotas,
-            priorities=self.priorities,
+            has_priority_class=self.priorities.exists,
             classes=self.classes,
             keeps_cards_apart=lambda _: not self.splits,
             scheduler="default-scheduler",
@@ -681,7 +681,7 @@ def test_parameters_are_checked_on_create_and_on_change() -> None:
     kept = admission.parameters(review_of(document, operation="UPDATE", old=document))
 
     assert len(created.errors) == len(changed.errors) == 1
-    assert kept is PASSED
+    assert kept == PASSED
 
 
 @pytest.mark.parametrize("enforces_hard", [False, True])

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.composer import Composer
+from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import CommentMark, MarkedYAMLError, YAMLError
+from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
@@ -39,10 +39,8 @@ _DOCUMENT_START: Final = re.compile(r"---[ \t]*(?:#.*)?(?:\n|$)|---[ \t]+")
 _LIST: Final = re.compile(
     r"^(?P<key> *)(?:- )?[^\s#-].*:[ \t]*(?:#.*)?\n(?P<dash> *)-(?P<gap> +)\S", re.M
 )
-_MAX_LEVELS: Final = 100
-_MAX_REPEATED: Final = 50_000
-_MAX_CHARACTERS: Final = 1_500_000
-"""Of one document; etcd stores no object above 1.5 MiB. Reading it takes a minute and a half."""
+_MAX_NODES: Final = 100_000
+"""Of a document with aliases."""
 _MAPPING: Final = re.compile(r"^(?P<key> *)[^\s#-].*:[ \t]*(?:#.*)?\n(?P<inner> *)[^\s#-]", re.M)
 
 
@@ -61,12 +59,8 @@ class _Plain(BaseResolver):
 _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
 
 
-class _TooLargeError(MarkedYAMLError):
-    """A document would take far more time than its text is long."""
-
-
 class _Bounded(Composer):
-    """Composer that refuses what no object of Kubernetes has: many levels, many repetitions.
+    """Composer that refuses many repetitions, which no object of Kubernetes has.
 
     Every part of ruamel.yaml, and the conversion, goes through a value again for each of its
     aliases. So ten lines, each a list of nine aliases of the line before, would take days.
@@ -74,33 +68,24 @@ class _Bounded(Composer):
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader)
-        self._levels = self._nodes = self._repeated = 0
+        self._nodes = 0
         self._sizes: Final[dict[int, int]] = {}
         """Number of nodes in each complete node, by its id."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node and those in it."""
         event, before = self.parser.peek_event(), self._nodes
-        self._levels += 1
-        if self._levels > _MAX_LEVELS:
-            raise _too_large(event, f"found more than {_MAX_LEVELS} levels")
         node = super().compose_node(parent, index)
-        self._levels -= 1
         if isinstance(event, AliasEvent):
-            if id(node) not in self._sizes:
-                raise _too_large(event, "found an alias of a value that contains it")
-            self._nodes += self._sizes[id(node)]
-            self._repeated += self._sizes[id(node)]
-            if self._repeated > _MAX_REPEATED:
-                raise _too_large(event, f"found aliases of more than {_MAX_REPEATED} values")
+            # An alias of a value that contains it has no size yet.
+            self._nodes += self._sizes.get(id(node), _MAX_NODES)
+            if self._nodes > _MAX_NODES:
+                text = f"found aliases of more than {_MAX_NODES} values"
+                raise ComposerError(problem=text, problem_mark=event.start_mark)
         else:
             self._nodes += 1
             self._sizes[id(node)] = self._nodes - before
         return node
-
-
-def _too_large(event: Any, text: str) -> _TooLargeError:
-    return _TooLargeError(problem=text, problem_mark=event.start_mark)
 
 
 class Document:
@@ -120,11 +105,6 @@ class Document:
             InputError: The text is not YAML, sets a key twice, or takes too long to read.
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
-        if len(text) > _MAX_CHARACTERS:
-            found = f"found a document of {len(text)} characters"
-            raise InputError(
-                f"YAML: line {first_line}: {found}, expected at most {_MAX_CHARACTERS}"
-            )
         text = text.replace("\r\n", "\n")
         start = _DOCUMENT_START.match(text)
         self._start: Final = start[0] if start else ""
@@ -133,9 +113,10 @@ class Document:
         self._yaml: Final = _round_trip(self._body)
         try:
             self.root: Any = self._yaml.load(self._body)
-        except (DuplicateKeyError, _TooLargeError) as error:
-            line = error.problem_mark.line + self._first_line
-            raise InputError(f"YAML: line {line}: {error.problem}") from error
+        except (DuplicateKeyError, ComposerError) as error:
+            raise InputError(
+                f"YAML: line {error.problem_mark.line + self._first_line}: {error.problem}"
+            ) from error
         except YAMLError as error:
             raise InputError(f"YAML: {' '.join(str(error).split())}") from error
 
@@ -248,10 +229,6 @@ VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 _OLD_VERSIONS: Final = (f"{names.RESOURCE_GROUP}/v1beta1", f"{names.RESOURCE_GROUP}/v1beta2")
 _CLAIM_SPECS: Final = {"ResourceClaim": ("spec",), "ResourceClaimTemplate": ("spec", "spec")}
 _KINDS: Final = (*_CLAIM_SPECS, "ResourceSlice", "DeviceClass")
-_BY_NODE_PLUGIN: Final = (
-    "a ResourceSlice is not converted: the node plugin publishes its own, and the kubelet deletes "
-    "those of a node on which it does not run"
-)
 # Up to v1beta1 these were beside a request's name; since v1beta2 they are in `exactly`.
 _IN_EXACTLY: Final = frozenset(
     {"deviceClassName", "selectors", "selector", "allocationMode", "count", "adminAccess"}
@@ -330,10 +307,12 @@ def run(flags: argparse.Namespace) -> int:
     name = "stdin" if flags.file == streams.STDIN else flags.file
     if not flags.check:
         sys.stdout.write(converted.text)
-    lines = difflib.unified_diff(
-        text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
+    sys.stderr.writelines(
+        f"{line}\n"
+        for line in difflib.unified_diff(
+            text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
+        )
     )
-    sys.stderr.writelines(f"{line}\n" for line in lines)
     for prefix, reasons in (("", converted.reasons), ("refused: ", converted.problems)):
         sys.stderr.writelines(f"{name}:{each.line}: {prefix}{each.text}\n" for each in reasons)
     return 1 if converted.problems or (flags.check and converted.text != text) else 0
@@ -353,7 +332,10 @@ def convert(
     Raises:
         InputError: The text is not YAML, or sets a key twice.
     """
-    done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
+    try:
+        done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
+    except RecursionError as error:
+        raise InputError("YAML: found too many levels") from error
     return Converted(
         text="".join(each.text for each in done),
         reasons=tuple(sorted({reason for each in done for reason in each.reasons})),
@@ -374,8 +356,12 @@ class _Conversion:
         self.problems: Final[list[Remark]] = []
         for item in _objects(of.root):
             self._object(item)
-        self._annotations(of.root)
-        self._pods(of.root)
+        for part in list(_every_mapping(of.root)):
+            self._expression(part, names.ANNOTATION_CEL_EXPRESSION)  # among annotations
+            if isinstance(at(part, "spec", "containers"), list):
+                self._pod(part)
+            if Dialect.KSERVE in self._spoken and at(part, "kind") == "LLMInferenceService":
+                self._service(part)
         self.text: Final = of.text() if self.reasons else text
 
     def _reason(self, part: Any, key: object, text: str) -> None:
@@ -388,7 +374,12 @@ class _Conversion:
         """Convert an object of resource.k8s.io."""
         kind = item["kind"]
         if kind == "ResourceSlice":
-            self._problem(item, "kind", _BY_NODE_PLUGIN)
+            self._problem(
+                item,
+                "kind",
+                "a ResourceSlice is not converted: the node plugin publishes its own, and the "
+                "kubelet deletes those of a node on which it does not run",
+            )
             return
         self._version(item)
         if kind in _CLAIM_SPECS:
@@ -468,27 +459,6 @@ class _Conversion:
         for _, selector in mappings(part.get("selectors")):
             self._expression(at(selector, "cel"), "expression")
 
-    def _annotations(self, part: Any) -> None:
-        """Convert the expressions in annotations at any depth, as of pods and pod templates."""
-        for key, value in part.items() if isinstance(part, CommentedMap) else ():
-            if key == names.ANNOTATION_CEL_EXPRESSION:
-                self._expression(part, key)
-            else:
-                self._annotations(value)
-        for item in part if isinstance(part, list) else ():
-            self._annotations(item)
-
-    def _pods(self, part: Any) -> None:
-        """Translate the pods and templates of pods at any depth."""
-        if isinstance(at(part, "spec", "containers"), list):
-            self._pod(part)
-        if Dialect.KSERVE in self._spoken and at(part, "kind") == "LLMInferenceService":
-            self._service(part)
-        for item in part.values() if isinstance(part, CommentedMap) else ():
-            self._pods(item)
-        for item in part if isinstance(part, list) else ():
-            self._pods(item)
-
     def _pod(self, pod: CommentedMap) -> None:
         found = dialects.translate(pod, self._spoken)
         refused = [each for each in found.matches if each.is_refused]
@@ -526,8 +496,11 @@ class _Conversion:
                 self._reason(annotations, name, f"{name}: {value} becomes {names.DEVICE_CLASS}")
                 replace(annotations, name, names.DEVICE_CLASS)
             else:
-                text = f"{name}: expected attributes of {names.DRIVER}, which has other names"
-                self._problem(annotations, name, text)
+                self._problem(
+                    annotations,
+                    name,
+                    f"{name}: expected attributes of {names.DRIVER}, which has other names",
+                )
 
     def _expression(self, part: Any, key: str) -> None:
         if not isinstance(expression := at(part, key), str):
@@ -574,6 +547,15 @@ def _objects(root: Any) -> Iterator[CommentedMap]:
             yield from _objects(item)
     elif kind in _KINDS and str(version).partition("/")[0] == names.RESOURCE_GROUP:
         yield root
+
+
+def _every_mapping(part: Any) -> Iterator[CommentedMap]:
+    """Yield the mappings at any depth, each before those in it."""
+    if isinstance(part, CommentedMap):
+        yield part
+        part = list(part.values())
+    for inner in part if isinstance(part, list) else ():
+        yield from _every_mapping(inner)
 
 
 def _like(other: CommentedMap) -> CommentedMap:

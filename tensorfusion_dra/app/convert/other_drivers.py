@@ -33,7 +33,6 @@ ATTRIBUTES: Final = {
     "uuid": names.ATTR_UUID,
 }
 _MEMORY: Final = "memory"
-_CONSTRAINTS: Final = ("matchAttribute", "distinctAttribute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ def words(devices: object, classes: Collection[str]) -> Iterator[Word]:
             if isinstance(driver, str) and driver in classes:
                 yield from _choice(choice, driver)
     for constraint in map(as_map, as_list(found.get("constraints"))):
-        for key in _CONSTRAINTS:
+        for key in ("matchAttribute", "distinctAttribute"):
             value = constraint.get(key)
             driver, _, name = value.partition("/") if isinstance(value, str) else ("", "", "")
             if driver in classes:
@@ -73,8 +72,12 @@ def words(devices: object, classes: Collection[str]) -> Iterator[Word]:
     for config in map(as_map, as_list(found.get("config"))):
         opaque = as_map(config.get("opaque"))
         if (driver := opaque.get("driver")) in classes:
-            text = f"parameters of {driver} have no effect here: remove them, or write a GpuShare"
-            yield Word(holder=opaque, key="driver", text=text)
+            yield Word(
+                holder=opaque,
+                key="driver",
+                text=f"parameters of {driver} have no effect here: remove them, or write a "
+                "GpuShare",
+            )
 
 
 def _choice(choice: Mapping[str, object], driver: str) -> Iterator[Word]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
@@ -19,9 +18,6 @@ class Place(StrEnum):
 
     NODE = "node"
     WORKSTATION = "workstation"
-
-
-_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +39,10 @@ class Context:
 
 def in_pod() -> bool:
     """Return True if this process runs in a pod that has a service account."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and _TOKEN.exists()
+    return (
+        bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        and Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists()
+    )
 
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -85,8 +84,11 @@ def _api_unreachable(context: Context) -> Finding | None:
     except StatusError:
         return None  # it answers; each check reports its own refusal
     except InputError as error:
-        remedy = "name a usable kubeconfig with --kubeconfig"
-        return not_checked("API server", f"{error}; {lost}", remedy=remedy)
+        return not_checked(
+            "API server",
+            f"{error}; {lost}",
+            remedy="name a usable kubeconfig with --kubeconfig",
+        )
     except RetryableError as error:
         return problem(
             "API server",

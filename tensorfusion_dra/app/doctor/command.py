@@ -15,7 +15,6 @@ from tensorfusion_dra.app.doctor import (
     kubernetes,
     node,
     objects,
-    runtime,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import (
@@ -42,7 +41,7 @@ CHECKS: Final = (
     Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
-    Check(theme="container runtime", run=runtime.cdi, needs_api=True),
+    Check(theme="container runtime", run=kubernetes.cdi, needs_api=True),
     Check(theme="folders", run=node.folders, places=_NODE),
     Check(theme="sockets", run=node.serving, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
@@ -87,7 +86,19 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = _context(flags, settings)
+    in_pod, place = checks.in_pod(), flags.on
+    if place is None:  # a pod, or a machine with the kubelet's registration folder, is a node
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
+    here = Context(
+        settings=settings,
+        place=Place(place),
+        in_pod=in_pod,
+        cluster=ClusterLists(
+            kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
+        ),
+        namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
+    )
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
     worst = findings.worst(found for _, found in results)
@@ -101,31 +112,6 @@ def run(flags: argparse.Namespace) -> int:
     }
     sys.stdout.write(streams.formatted(flags.form, document, _report(results, here)))
     return EXIT_CODES[worst]
-
-
-def _context(flags: argparse.Namespace, settings: Settings) -> Context:
-    """Return what the flags say, and what this machine is.
-
-    Unless a flag names the place, a pod or a machine with the kubelet's registration folder counts
-    as a node, and any other machine as a workstation.
-
-    Raises:
-        InputError: A flag cannot be used.
-    """
-    in_pod = checks.in_pod()
-    place = flags.on
-    if place is None:
-        is_node = in_pod or settings.registry_folder.is_dir()
-        place = Place.NODE if is_node else Place.WORKSTATION
-    return Context(
-        settings=settings,
-        place=Place(place),
-        in_pod=in_pod,
-        cluster=ClusterLists(
-            kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
-        ),
-        namespace=flags.namespace or kubectl.namespace(settings.kubeconfig, flags.context),
-    )
 
 
 def _report(results: Sequence[tuple[str, Finding]], context: Context) -> list[str]:

@@ -19,10 +19,7 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices
 
-_SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 _NVIDIA: Final = "nvidia.com/"
-_HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
-"""The annotation in which HAMi's device plugin lists a node's cards."""
 _PLUGINS: Final = (
     (
         _NVIDIA,
@@ -91,10 +88,9 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
             )
         yield from tensor_fusion_workers(node, workers)
     if context.place is Place.WORKSTATION:
-        slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
         yield from used_by_others(
             (device["name"], (device["attributes"].get(names.ATTR_USED_BY) or {}).get("string", ""))
-            for item in slices
+            for item in context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
             for device in item["spec"].get("devices") or ()
         )
 
@@ -109,8 +105,10 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             remedy="keep the DaemonSet away from nodes without GPUs by a node selector",
         )
     for gpu in gpus:
-        vram_gib = gpu.vram_bytes / 2**30
-        facts = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
+        facts = (
+            f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, "
+            f"{gpu.vram_bytes / 2**30:.0f} GiB"
+        )
         if gpu.tflops_source is TflopsSource.ESTIMATE:
             yield note(
                 f"GPU {gpu.uuid}",
@@ -186,7 +184,8 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
     For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
     """
     subject = f"extended resources of node {node['metadata']['name']}"
-    by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
+    # HAMi's device plugin lists the node's cards there.
+    by_hami = "hami.io/node-nvidia-register" in (node["metadata"].get("annotations") or {})
     found = False
     for prefix, whose, off in _PLUGINS:
         taken = _resources(node, prefix)
@@ -235,9 +234,11 @@ def tensor_fusion_workers(
         "of another GPUPool",
     }
     if running:
-        by = names.TENSOR_FUSION_SCHEDULER
-        text = f"{printable.first(shown)} got cards of this node from {by}"
-        yield warning(subject, text, **what)
+        yield warning(
+            subject,
+            f"{printable.first(shown)} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}",
+            **what,
+        )
     elif workers is None:
         yield note(subject, "present; its worker pods could not be listed", **what)
     else:
@@ -247,12 +248,11 @@ def tensor_fusion_workers(
 def _resources(node: Mapping[str, Any], prefix: str) -> str:
     """Return the node's extended resources with this prefix and their amounts; "" for none."""
     capacity = (node.get("status") or {}).get("capacity") or {}
-    found = [
+    return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(capacity.items())
         if name.startswith(prefix) and str(amount) != "0"
-    ]
-    return ", ".join(found)
+    )
 
 
 def alive(context: Context) -> Iterator[Finding]:
@@ -298,7 +298,12 @@ def claims(context: Context) -> Iterator[Finding]:
             if each.reason == verdicts.NO_ENFORCER:
                 yield note(subject, text)
             elif each.state is State.NOT_ENFORCED:
-                yield warning(subject, text, expected="Enforced", remedy=_SEE)
+                yield warning(
+                    subject,
+                    text,
+                    expected="Enforced",
+                    remedy="see docs/limits.md, How to see whether a limit holds",
+                )
             elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
                 yield note(subject, text)
             count += each.state is State.ENFORCED

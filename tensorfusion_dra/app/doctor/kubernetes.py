@@ -1,6 +1,7 @@
-"""Checks of Kubernetes: versions, APIs, feature gates, nodes and allocations."""
+"""Checks of Kubernetes: versions, APIs, feature gates, nodes, runtimes and allocations."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
-    normal,
 )
 
 _MIN_MINOR: Final = 34
@@ -26,23 +26,11 @@ _DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 """These deadlock after a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
 _FIRST_CARD_MINOR: Final = 34
 """Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
-_POLICY: Final = {"default": "1Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
-_DEVICE: Final[Mapping[str, Any]] = {
-    "name": "doctor",
-    "attributes": {"uuid": {"string": "GPU-of-the-doctor"}},
-    "capacity": {"vram": {"value": "1Gi", "requestPolicy": _POLICY}},
-    "allowMultipleAllocations": True,
-    "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
-}
-_BINDING: Final = {
-    "bindingConditions": [names.BINDING_READY],
-    "bindingFailureConditions": [names.BINDING_FAILED],
-}
 
 
 def version(context: Context) -> Iterator[Finding]:
-    """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
-    reported, minor = _version(context)
+    """Check Kubernetes' version."""
+    reported, minor = context.cluster.version, context.cluster.minor_version
     if minor is not None and minor < _MIN_MINOR:
         yield problem(
             "API server",
@@ -53,25 +41,6 @@ def version(context: Context) -> Iterator[Finding]:
         )
     else:
         yield ok("API server", f"Kubernetes {reported}")
-    group = context.cluster.find("/apis/resource.k8s.io") or {}
-    versions = [str(item.get("version")) for item in group.get("versions") or []]
-    subject = "API group resource.k8s.io"
-    if "v1" in versions:
-        yield ok(subject, f"{', '.join(versions)}; v1 is used")
-    else:
-        yield problem(
-            subject,
-            ", ".join(versions) or "not served",
-            expected="v1",
-            remedy="upgrade the cluster, or start kube-apiserver without "
-            "--runtime-config=resource.k8s.io/v1=false",
-        )
-
-
-def _version(context: Context) -> tuple[str, int | None]:
-    """Return the API server's version, and its minor version."""
-    reported = str((context.cluster.find("/version") or {}).get("gitVersion", ""))
-    return reported, minor_version(reported)
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
@@ -85,8 +54,11 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     try:
         stored = context.cluster.dry_run(resource_path("resourceslices"), body)
     except StatusError as error:
-        remedy = "run this with the right to create ResourceSlices of this node"
-        yield not_checked(subject, str(error), remedy=remedy)
+        yield not_checked(
+            subject,
+            str(error),
+            remedy="run this with the right to create ResourceSlices of this node",
+        )
         return
     dropped = slices.dropped_gates(sent, stored)
     if GATE_CONSUMABLE_CAPACITY in dropped:
@@ -120,24 +92,15 @@ def slice_gates(context: Context) -> Iterator[Finding]:
             "kube-scheduler (on by default from Kubernetes 1.36 on), or set "
             "enforcer-wait-seconds=0",
         )
-    is_kept = normal(sent["spec"]["devices"]) == normal(stored["spec"].get("devices") or [])
-    if not dropped and is_kept:
+    if not dropped:
         yield ok(subject, "every field kept")
-    elif not dropped:
-        yield warning(
-            subject,
-            "stored differently than it was sent, which no feature gate explains",
-            expected="every field kept",
-            remedy="look for an admission webhook or policy that changes ResourceSlices: "
-            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
-        )
     # A scheduler has the API server's version or an older one.
-    reported, minor = _version(context)
-    if GATE_CONSUMABLE_CAPACITY not in dropped and minor == _FIRST_CARD_MINOR:
+    cluster = context.cluster
+    if GATE_CONSUMABLE_CAPACITY not in dropped and cluster.minor_version == _FIRST_CARD_MINOR:
         yield warning(
             "kube-scheduler",
-            f"Kubernetes {reported} with DRAConsumableCapacity: it allocates shares of only the "
-            "first card of each node, and crashes on a claim for more cards than a node has",
+            f"Kubernetes {cluster.version} with DRAConsumableCapacity: it allocates shares of only "
+            "the first card of each node, and crashes on a claim for more cards than a node has",
             expected="1.35 or later",
             remedy="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
             "claims get whole cards, or use only nodes with one card and claims for one card",
@@ -150,13 +113,28 @@ def trial_slice(node_name: str, *, waits: bool = False) -> Mapping[str, Any]:
     Args:
         waits: True if devices carry binding conditions while the enforcer is missing.
     """
+    device: dict[str, Any] = {
+        "name": "doctor",
+        "attributes": {"uuid": {"string": "GPU-of-the-doctor"}},
+        "capacity": {
+            "vram": {
+                "value": "1Gi",
+                "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
+            }
+        },
+        "allowMultipleAllocations": True,
+        "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
+    }
+    if waits:
+        device["bindingConditions"] = [names.BINDING_READY]
+        device["bindingFailureConditions"] = [names.BINDING_FAILED]
     return {
         "metadata": {"name": f"tensorfusion-dra-doctor-{node_name}"[:253].rstrip("-.")},
         "spec": {
             "driver": names.DRIVER,
             "nodeName": node_name,
             "pool": {"name": f"doctor/{node_name}", "generation": 1, "resourceSliceCount": 1},
-            "devices": [{**_DEVICE, **(_BINDING if waits else {})}],
+            "devices": [device],
         },
     }
 
@@ -173,8 +151,9 @@ def allocations(context: Context) -> Iterator[Finding]:
             for each in resource_claims.results(claim)
             if each.get("driver") == names.DRIVER and not each.get("adminAccess")
         ]
-        asked = resource_claims.requests(claim)
-        if ours and any((each.get("capacity") or {}).get("requests") for each in asked):
+        if ours and any(
+            (each.get("capacity") or {}).get("requests") for each in resource_claims.requests(claim)
+        ):
             found += 1
             if not any(each.get("consumedCapacity") for each in ours):
                 whole.append(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}")
@@ -198,8 +177,7 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
     device, which may have capacity for another share (kubernetes/kubernetes#140438).
     """
     cluster = context.cluster
-    reported, minor = _version(context)
-    if minor is None or minor >= _SHARES_BY_DEFAULT_MINOR:
+    if (cluster.minor_version or _SHARES_BY_DEFAULT_MINOR) >= _SHARES_BY_DEFAULT_MINOR:
         return
     classes = {
         item["metadata"]["name"]
@@ -218,9 +196,9 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
     if found:
         yield warning(
             "requests for several GPUs",
-            f"{printable.first(found)}: one request has a "
-            f"count above 1, and the scheduler of Kubernetes {reported} may allocate the same GPU "
-            "to it several times, despite a distinctAttribute",
+            f"{printable.first(found)}: one request has a count above 1, and the scheduler of "
+            f"Kubernetes {cluster.version} may allocate the same GPU to it several times, despite "
+            "a distinctAttribute",
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
@@ -233,8 +211,7 @@ def nodes(context: Context) -> Iterator[Finding]:
     found = checked_nodes(context)
     for node in found:
         name, state = node["metadata"]["name"], node.get("status") or {}
-        conditions = {each.get("type"): each for each in state.get("conditions") or []}
-        ready = conditions.get("Ready", {})
+        ready = {each["type"]: each for each in state.get("conditions") or []}.get("Ready", {})
         if ready.get("status") == "True":
             yield ok(f"node {name}", "Ready")
         else:
@@ -274,6 +251,37 @@ def nodes(context: Context) -> Iterator[Finding]:
         )
 
 
+def cdi(context: Context) -> Iterator[Finding]:
+    """Check that the nodes' runtimes use CDI."""
+    for node in checked_nodes(context):
+        info = (node.get("status") or {}).get("nodeInfo") or {}
+        yield _runtime(str(info.get("containerRuntimeVersion", "")))
+
+
+def _runtime(reported: str) -> Finding:
+    """Judge a node's container runtime, such as ``containerd://2.1.9``."""
+    name, _, version = reported.partition("://")
+    release = re.match(r"v?([0-9]+)\.([0-9]+)", version)
+    minor = (int(release[1]), int(release[2])) if release else (2, 0)
+    if name == "cri-o" or (name == "containerd" and minor >= (2, 0)):
+        return ok("container runtime", f"{reported}, in which CDI is on by default")
+    if name == "containerd" and minor < (1, 7):
+        return problem(
+            "container runtime",
+            reported,
+            expected="containerd 1.7 or later, which supports CDI",
+            remedy="upgrade containerd, preferably to 2.x, where CDI is on by default",
+        )
+    is_off = "in which CDI is off by default" if name == "containerd" else "which is not known here"
+    return note(
+        "container runtime",
+        f"{reported or 'not reported'}, {is_off}",
+        expected="a runtime that reads CDI specs: without it containers have no GPU and no limits",
+        remedy='in containerd 1.7 enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]; a '
+        "pod with a claim must have TF_GPU_MEMORY_LIMIT in its environment",
+    )
+
+
 def checked_nodes(context: Context) -> list[dict[str, Any]]:
     """Return the Node objects that the checks cover.
 
@@ -281,9 +289,11 @@ def checked_nodes(context: Context) -> list[dict[str, Any]]:
     none has slices.
     """
     if context.place is Place.NODE:
-        path = f"/api/v1/nodes/{segment(context.settings.node_name)}"
-        return list(filter(None, [context.cluster.find(path)]))
+        node = context.cluster.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")
+        return [node] if node else []
     every = context.cluster.items("/api/v1/nodes")
-    slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
-    publishing = {item["spec"].get("nodeName") for item in slices}
+    publishing = {
+        item["spec"].get("nodeName")
+        for item in context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    }
     return [node for node in every if node["metadata"]["name"] in publishing] or every

@@ -30,10 +30,7 @@ _ELSEWHERE: Final = (
 _MIN_FREE_BYTES: Final = 16 * 2**20
 _MIN_FREE_RATIO: Final = 0.1
 """As in the alert TensorFusionDRATenantFilesFull."""
-_NAMED_WRITERS: Final = 3
-_SUFFIXES: Final = (".json", ".yaml")
 _MAX_BYTES: Final = 16 * 2**20
-_OTHER_RELEASE: Final = "run the release that wrote them, or drain the node and delete its folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +52,25 @@ class Use:
     missing_remedy: str = ""
 
 
-_REGISTRY: Final = Use(what="registration folder", missing_remedy=_ELSEWHERE)
-_DATA: Final = Use(what="data folder", may_be_made=True)
-_CDI: Final = Use(what="CDI folder", may_be_made=True)
-_HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True)
 _TENANTS: Final = Use(what="folder that containers write to", may_be_made=True, of_containers=True)
-_DEVICES: Final = Use(
-    what="device folder", written=False, missing_remedy="mount the host's /dev and set --dev-dir"
-)
 
 
 def folders(context: Context) -> Iterator[Finding]:
     """Check that each folder exists, is the host's own, and suits its use."""
     settings = context.settings
     uses = [
-        (settings.registry_folder, _REGISTRY),
-        (settings.data_folder, _DATA),
-        (Path(settings.cdi_dir), _CDI),
-        (Path(settings.tensor_fusion_root), _HYPERVISOR),
+        (settings.registry_folder, Use(what="registration folder", missing_remedy=_ELSEWHERE)),
+        (settings.data_folder, Use(what="data folder", may_be_made=True)),
+        (Path(settings.cdi_dir), Use(what="CDI folder", may_be_made=True)),
+        (Path(settings.tensor_fusion_root), Use(what="hypervisor's folder", may_be_made=True)),
     ]
     if not settings.simulated_gpus:
-        uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
+        use = Use(
+            what="device folder",
+            written=False,
+            missing_remedy="mount the host's /dev and set --dev-dir",
+        )
+        uses.append((node_parts.device_nodes(settings).folder(), use))
         for enforcer in node_parts.candidates(settings).values():
             if folder := enforcer.tenants_folder:
                 uses.append((Path(folder).resolve(), _TENANTS))
@@ -92,7 +87,7 @@ def full(folder: Path, free: float, data: Path) -> Finding:
     with suppress(RetryableError, FatalError):
         claims = {uid: f"claim {each.ref}" for uid, each in claim_store.read(data).claims.items()}
     counts = written_files.by_writer(folder, claims)
-    most = sorted(counts, key=lambda writer: (-counts[writer], writer))[:_NAMED_WRITERS]
+    most = sorted(counts, key=lambda writer: (-counts[writer], writer))[:3]
     return problem(
         f"{_TENANTS.what} {folder}",
         f"{free:.0%} of its space or files free",
@@ -224,21 +219,13 @@ def registrations(found: Mapping[str, bool | None]) -> Iterator[Finding]:
     Args:
         found: By path, whether a process serves it; None if this process may not connect to it.
     """
-    live = [path for path, is_live in found.items() if is_live]
-    if not live:
+    if not any(found.values()):
         yield problem(
             "registration socket",
             f"{len(found)} of this driver, none of them served",
             expected=f"one that is served: {names.DRIVER}-reg.sock",
             remedy="start the node plugin on this node; if it runs, its log gives the reason why "
-            "it "
-            "does not serve",
-        )
-    elif len(live) > 1:
-        yield note(
-            "registration socket",
-            f"{len(live)} served: {', '.join(live)}",
-            expected="one, or two during a rolling update",
+            "it does not serve",
         )
     for path, is_live in found.items():
         subject = f"socket {path}"
@@ -264,7 +251,10 @@ def records(context: Context) -> Iterator[Finding]:
         found = claim_store.read(folder)
     except FatalError as error:
         yield problem(
-            subject, str(error), expected="records of this release", remedy=_OTHER_RELEASE
+            subject,
+            str(error),
+            expected="records of this release",
+            remedy="run the release that wrote them, or drain the node and delete its folder",
         )
     except RetryableError as error:
         yield not_checked(subject, str(error), remedy=_AS_ROOT)
@@ -314,7 +304,9 @@ def _files(context: Context) -> Iterator[Path]:
     settings = context.settings
     for folder in dict.fromkeys((Path(settings.static_cdi_dir), Path(settings.cdi_dir))):
         try:
-            yield from sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+            yield from sorted(
+                path for path in folder.iterdir() if path.suffix in {".json", ".yaml"}
+            )
         except FileNotFoundError:
             continue
         except OSError as error:

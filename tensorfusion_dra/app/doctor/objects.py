@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
-from tensorfusion_dra.cluster.api import resource_path, segment
-from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
+from tensorfusion_dra.cluster.watch import GPUPOOLS
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
@@ -19,9 +19,9 @@ from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
-_COMPONENT: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component="
-_SETTING: Final = "TENSORFUSION_DRA_"
-"""Begin of the environment variables of the node plugin's settings."""
+_NODE_PLUGIN: Final = (
+    "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=node-plugin"
+)
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
@@ -40,8 +40,7 @@ _SEE: Final = "see docs/install.md, Your nodes"
 
 def _installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
-    selector = f"{_COMPONENT}node-plugin"
-    return context.cluster.items("/apis/apps/v1/daemonsets", labelSelector=selector)
+    return context.cluster.items("/apis/apps/v1/daemonsets", labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
@@ -50,7 +49,8 @@ def pods(context: Context) -> Iterator[Finding]:
         metadata, status = as_map(daemonset.get("metadata")), as_map(daemonset.get("status"))
         subject = f"DaemonSet {metadata.get('namespace')}/{metadata.get('name')}"
         wanted, there = status.get("desiredNumberScheduled"), status.get("currentNumberScheduled")
-        name = str(_pod_spec(daemonset).get("runtimeClassName") or "")
+        spec = _pod_spec(daemonset)
+        name = str(spec.get("runtimeClassName") or "")
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{segment(name)}"
         has_class = not name or context.cluster.find(path) is not None
         if not has_class:
@@ -62,11 +62,13 @@ def pods(context: Context) -> Iterator[Finding]:
                 f"or nvidia.privileged of the chart; {_SEE}",
             )
         nodes = context.cluster.items("/api/v1/nodes")
-        matching = [node for node in nodes if _selects(daemonset, NodeLabels.of(node))]
+        # Without the nodes' taints and cordons, as DaemonSets tolerate most of them.
+        bare = ({**node, "spec": {}} for node in nodes)
+        matching = [node for node in bare if not node_fit.refusal({"spec": spec}, node)]
         if not wanted and not matching:
             yield problem(
                 subject,
-                f"no pods: none of {len(nodes)} nodes has the labels {_labels(daemonset)}",
+                f"no pods: none of {len(nodes)} nodes has the labels {_labels(spec)}",
                 expected="a node with these labels, which GPU or Node Feature Discovery set",
                 remedy="kubectl label node NODE KEY=VALUE, or set nodePlugin.affinity of the "
                 f"chart; {_SEE}",
@@ -93,33 +95,17 @@ def _environment(workload: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _pod_spec(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
-    template = as_map(as_map(daemonset.get("spec")).get("template"))
-    return as_map(template.get("spec"))
+    return as_map(as_map(as_map(daemonset.get("spec")).get("template")).get("spec"))
 
 
-def _affinity(spec: Mapping[str, Any]) -> object:
-    node = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
-    return node.get("requiredDuringSchedulingIgnoredDuringExecution")
-
-
-def _selects(daemonset: Mapping[str, Any], node: NodeLabels) -> bool:
-    spec = _pod_spec(daemonset)
-    if not as_map(spec.get("nodeSelector")).items() <= node.labels.items():
-        return False
-    required = _affinity(spec)
-    try:
-        return required is None or node_fit.selects(required, node)
-    except InputError:
-        return False
-
-
-def _labels(daemonset: Mapping[str, Any]) -> str:
+def _labels(spec: Mapping[str, Any]) -> str:
     """Return the labels that a node needs, such as ``kubernetes.io/os=linux and (a=1 or b=2)``."""
-    spec = _pod_spec(daemonset)
     own = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
+    affinity = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
+    required = as_map(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
     terms = [
         " and ".join(_shown(as_map(each)) for each in as_list(as_map(term).get("matchExpressions")))
-        for term in as_list(as_map(_affinity(spec)).get("nodeSelectorTerms"))
+        for term in as_list(required.get("nodeSelectorTerms"))
     ]
     terms = [term for term in terms if term]
     if terms:
@@ -143,13 +129,12 @@ def published_slices(context: Context) -> Iterator[Finding]:
     found = context.cluster.slices(fieldSelector=selector)
     sources = [(settings.pool_source, settings.gpupool)]
     if not node_name:
-        variables = map(_environment, _installed(context))
         sources = [
             (
-                each.get(f"{_SETTING}POOL_SOURCE") or "settings",
-                each.get(f"{_SETTING}GPUPOOL") or "default",
+                each.get("TENSORFUSION_DRA_POOL_SOURCE") or "settings",
+                each.get("TENSORFUSION_DRA_GPUPOOL") or "default",
             )
-            for each in variables
+            for each in map(_environment, _installed(context))
         ]
     awaited = next(filter(None, (_awaited(context, *each) for each in sources)), None)
     yield from [awaited] if awaited and not found else published(found, node_name=node_name)
@@ -265,10 +250,9 @@ def device_class(context: Context) -> Iterator[Finding]:
             remedy="install the driver's DeviceClass (docs/install.md)",
         )
         return
-    spec = as_map(stored.get("spec"))
     expressions = [
         str(as_map(as_map(selector).get("cel")).get("expression", ""))
-        for selector in as_list(spec.get("selectors"))
+        for selector in as_list(as_map(stored.get("spec")).get("selectors"))
     ]
     if any(f'"{names.DRIVER}"' in text or f"'{names.DRIVER}'" in text for text in expressions):
         yield ok(subject, f"selects by {' and '.join(expressions)}")
@@ -282,14 +266,8 @@ def device_class(context: Context) -> Iterator[Finding]:
 
 
 def share_classes(context: Context) -> Iterator[Finding]:
-    """Check that the webhook gets the claims of those DeviceClasses that name amounts for them."""
-    sent = [
-        str(as_map(condition).get("expression"))
-        for found in context.cluster.items(CONFIGURATIONS[0])
-        for webhook in as_list(found.get("webhooks"))
-        if name_of(webhook) == f"claims.{_WEBHOOK_DOMAIN}"
-        for condition in as_list(as_map(webhook).get("matchConditions"))
-    ]
+    """Check by dry runs that claims of a DeviceClass with amounts get them from the webhook."""
+    path = resource_path("resourceclaims", namespace=context.namespace)
     for each in context.cluster.items(resource_path("deviceclasses")):
         name = each["metadata"]["name"]
         try:
@@ -306,7 +284,15 @@ def share_classes(context: Context) -> Iterator[Finding]:
         if of_class is None or not of_class.requests:
             continue
         amounts = ", ".join(f"{key} {amount}" for key, amount in of_class.requests.items())
-        if any(f'"{name}"' in text for text in sent):
+        request = {"name": "gpu", "exactly": {"deviceClassName": name}}
+        claim = {
+            "apiVersion": RESOURCE_VERSION,
+            "kind": "ResourceClaim",
+            "metadata": {"name": "tensorfusion-dra-doctor", "namespace": context.namespace},
+            "spec": {"devices": {"requests": [request]}},
+        }
+        admitted = context.cluster.dry_run(path, claim)
+        if any("capacity" in found for found in resource_claims.requests(admitted)):
             yield ok(f"DeviceClass {name}", f"claims get {amounts} from the webhook")
         else:
             yield problem(
@@ -319,13 +305,16 @@ def share_classes(context: Context) -> Iterator[Finding]:
 
 
 def templates(context: Context) -> Iterator[Finding]:
-    """Check the ResourceClaimTemplates that the webhook puts into pods."""
+    """Check that namespaces have the ResourceClaimTemplate that the webhook puts into pods."""
     subject = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
-    every = context.cluster.items(resource_path("resourceclaimtemplates"))
-    stored = [item for item in every if item["metadata"]["name"] == names.CLAIM_TEMPLATE]
-    classes = context.cluster.items(resource_path("deviceclasses"))
-    known = {item["metadata"]["name"] for item in classes}
-    if not stored:
+    namespaces = [
+        str(item["metadata"].get("namespace", ""))
+        for item in context.cluster.items(resource_path("resourceclaimtemplates"))
+        if item["metadata"]["name"] == names.CLAIM_TEMPLATE
+    ]
+    if namespaces:
+        yield ok(subject, f"in {printable.first(namespaces)}")
+    else:
         yield note(
             subject,
             "in no namespace",
@@ -333,33 +322,15 @@ def templates(context: Context) -> Iterator[Finding]:
             "used",
             remedy="kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml",
         )
-    for template in stored:
-        namespace = template["metadata"].get("namespace", "")
-        wanted = {
-            str(each.get("deviceClassName", "")) for each in resource_claims.requests(template)
-        }
-        if named := sorted(wanted - known):
-            yield problem(
-                f"{subject} in {namespace}",
-                f"names DeviceClass {', '.join(named)}, which does not exist",
-                expected=f"deviceClassName: {names.DEVICE_CLASS}",
-                remedy=f"kubectl delete -n {namespace} resourceclaimtemplate "
-                f"{names.CLAIM_TEMPLATE}, and apply daemonset/claim-template.yaml there",
-            )
-        else:
-            yield ok(f"{subject} in {namespace}", "names existing classes")
 
 
 def known_pools(context: Context) -> Iterator[Finding]:
-    """Check that nodes publish pools that are GPUPools, and how these want pods to be placed.
+    """Check that nodes publish pools that are GPUPools.
 
-    Nodes can be in pools by their settings, beside GPUPools of other names. kube-scheduler takes a
-    node's first card with room, whatever the mode of placement, and does not weigh GPUs when it
-    chooses the node (docs/adr/0053).
+    Nodes can be in pools by their settings, beside GPUPools of other names.
     """
     slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
-    pools = context.cluster.items(GPUPOOLS)
-    known = {str(pool["metadata"]["name"]) for pool in pools}
+    known = {str(pool["metadata"]["name"]) for pool in context.cluster.items(GPUPOOLS)}
     by_settings = devices.gpupools(slices) - known
     if known and by_settings:
         yield warning(
@@ -370,19 +341,6 @@ def known_pools(context: Context) -> Iterator[Finding]:
             remedy="set pool-source=node-labels or object on the node plugins, so that their nodes "
             "are in these GPUPools; or have pods name what the nodes publish",
         )
-    modes = {
-        str(each["metadata"]["name"]): as_map(as_map(each.get("spec")).get("placement")).get("mode")
-        for each in (context.cluster.items(TEMPLATES) if pools else ())
-    }
-    for pool in pools:
-        if mode := modes.get(str(as_map(pool.get("spec")).get("schedulingConfigTemplate"))):
-            yield note(
-                f"GPUPool {pool['metadata']['name']}",
-                f"placement.mode {mode} has no effect: kube-scheduler fills a node's cards one "
-                "after the other, and chooses the node by CPU and memory",
-                remedy="place pods by their affinity or topologySpreadConstraints "
-                "(docs/concepts.md, Which card a pod gets)",
-            )
 
 
 def reachable(context: Context) -> Iterator[Finding]:
@@ -455,5 +413,9 @@ def of_dialect(dialect: str) -> str:
 
 def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of this driver's webhooks among all configured ones."""
-    every = [each for found in configurations for each in as_list(found.get("webhooks"))]
-    return [name for name in map(name_of, every) if name.endswith(f".{_WEBHOOK_DOMAIN}")]
+    return [
+        name_of(webhook)
+        for found in configurations
+        for webhook in as_list(found.get("webhooks"))
+        if name_of(webhook).endswith(f".{_WEBHOOK_DOMAIN}")
+    ]

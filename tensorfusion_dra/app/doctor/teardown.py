@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import kubectl, logging, streams
@@ -20,9 +20,6 @@ from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
-
-_DONE: Final = frozenset({"Succeeded", "Failed"})
-
 
 User = Mapping[str, Any]
 """A pod, or another consumer, that uses claims of this driver, as in the JSON document.
@@ -51,10 +48,11 @@ def run(flags: argparse.Namespace) -> int:
     wanted = flags.namespace
     claims = [each for each in lists.claims() if wanted in (None, each["metadata"]["namespace"])]
     found = _users(claims, _pods(lists, claims))
-    listed = [
-        lists.readable_items(path, path.rpartition("/")[2]) for path in objects.CONFIGURATIONS
+    called = [
+        name
+        for path in objects.CONFIGURATIONS
+        for name in objects.webhooks(lists.readable_items(path, path.rpartition("/")[2]) or ())
     ]
-    called = [name for found in listed for name in objects.webhooks(found or ())]
     about_webhooks = note(
         "webhook configurations",
         f"{len(called)} webhooks of this driver are configured",
@@ -74,10 +72,9 @@ def run(flags: argparse.Namespace) -> int:
 
 def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any]]:
     """Return the pods of all namespaces in which claims of this driver are allocated."""
-    near = {str(claim["metadata"]["namespace"]) for claim in claims if _is_ours(claim)}
     return [
         pod
-        for namespace in sorted(near)
+        for namespace in sorted({str(c["metadata"]["namespace"]) for c in claims if _is_ours(c)})
         for pod in lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods")
     ]
 
@@ -142,7 +139,7 @@ def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[st
         pod = by_uid.get(uid, {})
         metadata = as_map(pod.get("metadata"))
         state = kind or str(as_map(pod.get("status")).get("phase") or "Pending")
-        if not (pod or kind) or state in _DONE:
+        if not (pod or kind) or state in ("Succeeded", "Failed"):
             continue
         since = _deleted_at(metadata)
         found.append(

@@ -201,24 +201,28 @@ class NodePlugin:
         )
         supervisor.own("status", self._status)
         pods = Pods(self._api)
-        worker_pods = WorkerPods(self._api, node_name=settings.node_name)
-        access = NodeAccess(claims_of, pods, worker_pods)
+        access = NodeAccess(claims_of, pods, WorkerPods(self._api, node_name=settings.node_name))
         for enforcer in enforcers.values():
             for name, loop in enforcer.loops(access).items():
                 supervisor.own(name, loop)
         upkeep = Upkeep(self._store, files, enforcers, self._status)
         self._limit_changes = LimitChanges(self._store, self.catalog, upkeep)
-        facts = FactsReader(
-            catalog=self.catalog,
-            files=node_parts.card_files(settings),
-            pods=pods if settings.read_pods else None,
-            enforcer=node_enforcer,
-            rules=rules,
-            isolation=Isolation(settings.isolation),
-            boot_id=boot_id,
-            describes_devices=settings.device_metadata,
+        self._preparer = Preparer(
+            claims,
+            self._store,
+            FactsReader(
+                catalog=self.catalog,
+                files=node_parts.card_files(settings),
+                pods=pods if settings.read_pods else None,
+                enforcer=node_enforcer,
+                rules=rules,
+                isolation=Isolation(settings.isolation),
+                boot_id=boot_id,
+                describes_devices=settings.device_metadata,
+            ),
+            upkeep,
+            self._operations,
         )
-        self._preparer = Preparer(claims, self._store, facts, upkeep, self._operations)
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
@@ -249,8 +253,11 @@ class NodePlugin:
             data_folder=settings.data_folder,
             pod_uid=settings.pod_uid,
         )
-        dra = DraService(self._preparer, self._calls, supervisor.fail)
-        servers = PluginServers(paths, dra, HealthService(self.catalog))
+        servers = PluginServers(
+            paths,
+            DraService(self._preparer, self._calls, supervisor.fail),
+            HealthService(self.catalog),
+        )
         supervisor.on_stop(
             servers.stop, drain_seconds=settings.drain_seconds, stop_now=supervisor.stop_now.is_set
         )
@@ -271,34 +278,35 @@ class NodePlugin:
             gone_seconds=settings.gone_seconds,
             check_seconds=36 * settings.gone_seconds,
         )
-        reconcile = partial(
-            self._reconciler.run,
-            self._preparer,
-            self._status,
-            stale_claims,
-            self._events(),
-            on_recovered=self._enforcement.sync,
-        )
         supervisor.on_stop(self._reconciler.stop)
-        supervisor.run("reconciler", reconcile)
+        supervisor.run(
+            "reconciler",
+            partial(
+                self._reconciler.run,
+                self._preparer,
+                self._status,
+                stale_claims,
+                self._events(),
+                on_recovered=self._enforcement.sync,
+            ),
+        )
         pool = self.publish()
-        announcer = HealthAnnouncer(self.catalog, self._store, self._status, self._events())
-        supervisor.own("health-announcer", announcer)
+        supervisor.own(
+            "health-announcer",
+            HealthAnnouncer(self.catalog, self._store, self._status, self._events()),
+        )
         supervisor.own("limit-changes", self._limit_changes)
         supervisor.on_stop(self._enforcement.stop)
-        watch_limits = partial(
-            self._enforcement.run,
-            self._status.report_changed,
-            self._events(),
-            self._settle,
+        report = self._status.report_changed
+        supervisor.run(
+            "enforcement",
+            partial(self._enforcement.run, report, self._events(), self._settle),
         )
-        supervisor.run("enforcement", watch_limits)
         if settings.observe_use:
             supervisor.on_stop(self._use.stop)
-            watch_use = partial(
-                self._use.run, self._status.report_changed, self._events(), self._enforcement.wake
+            supervisor.run(
+                "use", partial(self._use.run, report, self._events(), self._enforcement.wake)
             )
-            supervisor.run("use", watch_use)
         # After the client: a new instance that cannot log in never becomes ready, so that a
         # rolling update keeps the old one.
         self._answer(servers, pool)

@@ -27,8 +27,6 @@ from tensorfusion_dra.runtime.http_server import Request, Response, text_respons
 
 _FILE: Final = Path(__file__).with_name("status.html")
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
-_CLUSTER_NAMES: Final = (".svc", ".svc.cluster.local")
-"""Ends of names that only a cluster's own name server gives out."""
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -71,8 +69,11 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
         else:
             body = json.dumps(observed.as_json(view()), separators=(",", ":")).encode()
             policy, content_type = _NOTHING, "application/json"
-        headers = {**_HEADERS, "Content-Security-Policy": policy}
-        return Response(body=body, content_type=content_type, headers=headers)
+        return Response(
+            body=body,
+            content_type=content_type,
+            headers={**_HEADERS, "Content-Security-Policy": policy},
+        )
 
     return {"/": answer, "/status.json": answer}
 
@@ -90,8 +91,9 @@ def _is_own_host(host: str, *, is_local: bool) -> bool:
     try:
         address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
-        is_label = re.fullmatch(r"[a-z0-9-]+", name) is not None
-        return not is_local and (is_label or name.endswith(_CLUSTER_NAMES))
+        # Names that only a cluster's own name server gives out.
+        is_of_cluster = name.endswith((".svc", ".svc.cluster.local"))
+        return not is_local and (is_of_cluster or bool(re.fullmatch(r"[a-z0-9-]+", name)))
     return address.is_loopback or not is_local
 
 

@@ -102,20 +102,23 @@ class HealthEndpoint(PageServer):
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET")
         check = self._checks.get(request.path)
         if check is not None:
-            reason = check.reason()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
-            return text_response(status, reason or "ok")
+            if reason := check.reason():
+                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+            return text_response(HTTPStatus.OK, "ok")
         if request.path not in self._pages:
-            paths = ", ".join((*self._checks, *self._pages))
-            return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
+            return text_response(
+                HTTPStatus.NOT_FOUND,
+                f"expected one of {', '.join((*self._checks, *self._pages))}",
+            )
         try:
             with self._one_page:
                 return self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
             log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
-            text = f"{type(error).__name__}, see the log"
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            return text_response(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}, see the log"
+            )
 
 
 def serve(
@@ -148,10 +151,11 @@ def serve(
     if health_address and metrics_address == health_address:
         pages = {_METRICS: metrics, **pages}
     elif metrics_address:
-        own = HealthEndpoint(
-            {}, {_METRICS: metrics}, address=metrics_address, setting="metrics-address"
+        supervisor.on_stop(
+            HealthEndpoint(
+                {}, {_METRICS: metrics}, address=metrics_address, setting="metrics-address"
+            ).stop
         )
-        supervisor.on_stop(own.stop)
     if not health_address:
         return None
     endpoint = HealthEndpoint(checks, pages, address=health_address)

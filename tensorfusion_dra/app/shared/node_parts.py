@@ -63,16 +63,15 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
 
     Those of other packages are imported when a claim or the settings name them.
     """
-    own = {
+    own: dict[str, Enforcer] = {
         name: registered.kind(name).from_settings(_enforcer_settings(settings, name))
         for name in registered.OWN
     }
-    others = {
+    return own | {
         each.name: GuardedEnforcer(each.name, each.load, _enforcer_settings(settings, each.name))
         for each in providers.registered(settings)
         if each.kind is ProviderKind.ENFORCER and not each.unused
     }
-    return {**own, **others}
 
 
 def candidates(
@@ -271,8 +270,10 @@ def health_tracker(
 
 def allocations(settings: Settings) -> Callable[[], Allocations]:
     """Return what asks the kubelet what else gives away and holds this node's devices."""
-    socket = Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock"
-    return partial(pod_resources.allocations, socket)
+    return partial(
+        pod_resources.allocations,
+        Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock",
+    )
 
 
 def taint_effect(settings: Settings) -> str:
@@ -297,8 +298,9 @@ def recorded(settings: Settings) -> Sequence[PreparedClaim]:
             f"claim record {settings.data_folder / claim_store.FOLDER / uid}.json: {reason}, "
             "expected a readable one; the node plugin rebuilds it from its claim"
         )
-    rules = lending_rules(settings, enforcers(settings))
-    return lending.divided(list(found.claims.values()), rules)
+    return lending.divided(
+        list(found.claims.values()), lending_rules(settings, enforcers(settings))
+    )
 
 
 def verdicts_now(
@@ -313,6 +315,5 @@ def verdicts_now(
             is_new = now - document.stat().st_mtime < verdicts.STARTING_SECONDS
         except OSError:
             is_new = False
-        enforcer = every.get(claim.enforcer)
-        found.append(enforcer_rules.judged(claim, enforcer, claims, is_new=is_new))
+        found.append(enforcer_rules.judged(claim, every.get(claim.enforcer), claims, is_new=is_new))
     return found

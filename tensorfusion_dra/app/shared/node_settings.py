@@ -12,6 +12,7 @@ from tensorfusion_dra.app.shared.setting_sources import (
     LISTENING,
     LOG_FORMATS,
     LOG_LEVELS,
+    PORT,
     setting,
 )
 from tensorfusion_dra.core import names
@@ -22,7 +23,6 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 
-POOL_SOURCES: Final = ("settings", "object", "node-labels")
 TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 OFF: Final = "off"
 LOOPBACK: Final = "loopback"
@@ -40,10 +40,7 @@ _SUBDOMAIN: Final = (
     "a DNS subdomain in lower case",
 )
 _XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
-_NAMES: Final = (r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?", "names with commas, as rack,fans")
-_ADDRESS: Final = (r"(\S+:[0-9]{1,5})?", "an address and a port, as 10.0.0.7:8001")
-_SOME_NAMES: Final = (r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*", "names with commas, as hami-core,mps")
-_POD_UID: Final = (r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes")
+_NAMES: Final = r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*"
 
 
 # The order is that of --help and of docs/settings.md.
@@ -65,7 +62,7 @@ class Settings:
         "",
         "UID of this pod, which keeps two instances apart.",
         env="POD_UID",
-        form=_POD_UID,
+        form=(r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes"),
     )
     kubeconfig: str = setting(
         "", "File with access to the API server; the service account if empty."
@@ -74,7 +71,7 @@ class Settings:
         "settings",
         "Source of the pool: settings, object (gpupool names it), node-labels (it selects this "
         "node).",
-        choices=POOL_SOURCES,
+        choices=("settings", "object", "node-labels"),
     )
     gpupool: str = setting("default", "GPUPool of this node.", form=_SUBDOMAIN)
     qos: str = setting(
@@ -191,7 +188,7 @@ class Settings:
         registered.AUTO,
         f"Enforcers, of which the first present is used: {registered.AUTO} for {_SEVERAL}; "
         "none for advisory limits.",
-        form=_SOME_NAMES,
+        form=(_NAMES, "names with commas, as hami-core,mps"),
     )
     require_enforcement: bool = setting(
         False,
@@ -232,7 +229,7 @@ class Settings:
     hypervisor_address: str = setting(
         "",
         "Where containers reach the hypervisor, as 10.0.0.7:8001.",
-        form=_ADDRESS,
+        form=(rf"(\S+:{PORT})?", "an address and a port, as 10.0.0.7:8001"),
     )
     hypervisor_sockets: str = setting(
         "",
@@ -269,7 +266,7 @@ class Settings:
     disable_provider: str = setting(
         "",
         "Providers of other packages that are not used, as rack,fans.",
-        form=_NAMES,
+        form=(f"({_NAMES})?", "names with commas, as rack,fans"),
     )
     status_page: str = setting(
         LOOPBACK,
@@ -310,11 +307,10 @@ class Settings:
             raise InputError(f"enforcer: found {self.enforcer}, expected none to be alone")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
-            able = ", ".join(filter(_expands_memory, registered.OWN))
             raise InputError(
                 f"enforcer: found {', '.join(self.candidates)}, which cannot expand a GPU's "
-                f"memory, expected {able} with vram-expand-to-host-mem or "
-                "vram-expand-to-host-disk above 0"
+                f"memory, expected {', '.join(filter(_expands_memory, registered.OWN))} with "
+                "vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
             )
 
     @property

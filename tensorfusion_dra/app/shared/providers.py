@@ -46,8 +46,7 @@ def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Provide
             log.error("provider_skipped", **each.log_fields, error=each.unused)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
-    used = (each for each in every if each.kind is not ProviderKind.ENFORCER)
-    return Providers(used, wake=wake)
+    return Providers((each for each in every if each.kind is not ProviderKind.ENFORCER), wake=wake)
 
 
 def registered(settings: Settings) -> Sequence[Registered]:
@@ -81,8 +80,13 @@ def _of_kind(kind: ProviderKind, disabled: frozenset[str]) -> Iterator[Registere
     ]
     taken: dict[str, str] = {}
     for name, package, entry in sorted(found, key=lambda each: each[:2]):
-        unused = _why_unused(name, taken) or (DISABLED if name in disabled else "")
-        yield Registered(kind=kind, name=name, package=package, load=entry.load, unused=unused)
+        yield Registered(
+            kind=kind,
+            name=name,
+            package=package,
+            load=entry.load,
+            unused=_why_unused(name, taken) or (DISABLED if name in disabled else ""),
+        )
         taken.setdefault(name, package)
 
 

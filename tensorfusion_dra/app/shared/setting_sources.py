@@ -13,17 +13,12 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
-_PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
+PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
 LISTENING: Final = (
-    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{_PORT})?",
+    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{PORT})?",
     "an address and a port, as :8081 or [::1]:8081, or nothing",
 )
 """The form of an address to listen on; without a host it is all addresses."""
-_SHOWN: Final = "YAML file with settings by flag name."
-_HIDDEN: Final = (
-    "YAML file with the node plugin's settings; each is also a flag here: see docs/settings.md or "
-    "tensorfusion-dra node-plugin --help."
-)
 _REPLACED: Final = {
     "enforcers": "enforcer",
     "health_host": "health_address",
@@ -60,8 +55,17 @@ def setting(
         form: A regular expression, and words for it.
         is_path: It is an absolute path, or empty if that is the default.
     """
-    expected = {"choices": choices, "span": span, "form": form, "is_path": is_path}
-    return field(default=default, metadata={"about": about, "env": env, **expected})
+    return field(
+        default=default,
+        metadata={
+            "about": about,
+            "env": env,
+            "choices": choices,
+            "span": span,
+            "form": form,
+            "is_path": is_path,
+        },
+    )
 
 
 def add_flags(
@@ -73,7 +77,14 @@ def add_flags(
         is_hidden: The help only says where they are, in the line of --config.
         own: Fields whose flags the verb has already.
     """
-    parser.add_argument("--config", metavar="FILE", help=_HIDDEN if is_hidden else _SHOWN)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file with the node plugin's settings; each is also a flag here: see "
+        "docs/settings.md or tensorfusion-dra node-plugin --help."
+        if is_hidden
+        else "YAML file with settings by flag name.",
+    )
     for item in (each for each in fields(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
         parser.add_argument(
@@ -107,7 +118,6 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
             found[item.name] = environment[variable(item)]
         if getattr(flags, item.name) is not None:
             found[item.name] = getattr(flags, item.name)
-    for item in fields(kind):
         if item.name in found and not isinstance(item.default, str):
             found[item.name] = _parsed(item.name, str(found[item.name]), type(item.default))
     return found
@@ -161,8 +171,8 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            present = flag(_REPLACED.get(str(key).replace("-", "_"), ""))
-            expected = present or "the name of a setting (--help lists them)"
+            replaced = _REPLACED.get(str(key).replace("-", "_"))
+            expected = flag(replaced) if replaced else "the name of a setting (--help lists them)"
             raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
         if not isinstance(value, str | int | float):
             raise InputError(
@@ -175,11 +185,13 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
 def _parsed(name: str, value: str, kind: type[Any]) -> Any:
     if kind is bool:
         if value not in BOOLEANS:
-            expected = f"one of {', '.join(BOOLEANS)}"
-            raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
+            raise InputError(
+                f"{flag(name)}: found {value!r}, expected one of {', '.join(BOOLEANS)}"
+            )
         return value == "true"
     try:
         return kind(value)
     except ValueError as error:
-        expected = "a whole number" if kind is int else "a number"
-        raise InputError(f"{flag(name)}: found {value!r}, expected {expected}") from error
+        raise InputError(
+            f"{flag(name)}: found {value!r}, expected a {'whole ' if kind is int else ''}number"
+        ) from error

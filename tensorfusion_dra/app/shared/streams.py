@@ -21,12 +21,9 @@ STDIN: Final = "-"
 """The file name that stands for stdin."""
 WIDE: Final = "wide"
 FOR_PEOPLE: Final = ("table", WIDE)
-_FORMS: Final = (*FOR_PEOPLE, "json", "yaml")
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
-_UNITS: Final = (("Gi", GIB * NANO), ("Mi", MIB * NANO))
-_MIN_LENGTH: Final = len("gpu-") + 4
 
 
 def read(file: str) -> str:
@@ -90,7 +87,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="form",
-        choices=_FORMS,
+        choices=(*FOR_PEOPLE, "json", "yaml"),
         default="table",
         help="output format: a table, one with all columns if there are more, or a document for "
         "programs",
@@ -138,7 +135,7 @@ def shown(amount: Quantity, capacity: str = "") -> str:
         capacity: Its name, by which an amount without Ki, Mi, Gi is known to be memory.
     """
     is_memory = amount.family == "binary" or capacity.endswith(names.CAPACITY_VRAM)
-    for unit, size in _UNITS if is_memory else ():
+    for unit, size in (("Gi", GIB * NANO), ("Mi", MIB * NANO)) if is_memory else ():
         if amount.nano >= size:
             return f"{amount.nano * 10 // size / 10:.1f}".removesuffix(".0") + unit
     whole, rest = divmod(amount.nano, NANO)
@@ -160,7 +157,7 @@ def with_points(text: str) -> str:
 def short_names(devices: Iterable[str]) -> dict[str, str]:
     """Return each name cut to the fewest characters that are unique, such as ``gpu-363a``."""
     every = set(devices)
-    for length in range(_MIN_LENGTH, max(map(len, every), default=0)):
+    for length in range(len("gpu-363a"), max(map(len, every), default=0)):
         if len({name[:length] for name in every}) == len(every):
             return {name: name[:length] for name in every}
     return {name: name for name in every}

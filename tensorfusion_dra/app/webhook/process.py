@@ -22,7 +22,7 @@ from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.objects import (
     Claims,
     Pods,
-    PriorityClasses,
+    has_priority_class,
     namespaces_with_template,
 )
 from tensorfusion_dra.cluster.pod_events import PodEvents
@@ -103,7 +103,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         pods=Pods(api),
         slices=slices,
         quotas=quotas,
-        priorities=PriorityClasses(api),
+        has_priority_class=partial(has_priority_class, api),
         classes=classes,
         keeps_cards_apart=partial(_keeps_cards_apart, api),
         cards_lately=cards_lately.seen,

@@ -5,6 +5,7 @@ with them.
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,21 +18,13 @@ from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.findings import ANNOTATIONS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import devices, placement
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
-from tensorfusion_dra.scheduling.devices import Holder, Usage, Wanted
-from tensorfusion_dra.scheduling.placement import (
-    Cause,
-    NodeClusters,
-    NodeOutcome,
-    Rejection,
-    Trial,
-    TriedCard,
-)
+from tensorfusion_dra.scheduling.devices import Cause, Holder, Rejection, Usage, Wanted
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial, TriedCard
 
 Document = Mapping[str, Any]
 
@@ -49,13 +42,9 @@ _SHOWN_NAMES: Final = 2
 _SHOWN_HOLDERS: Final = 4
 _SHOWN_HELPS: Final = 6
 _SHOWN_NODES: Final = 3
-_BEGINNINGS: Final = tuple(
-    f'device.{kind}["{names.DRIVER}"].{optional}'
-    for kind in (syntax.ATTRIBUTES, syntax.CAPACITY)
-    for optional in ("?", "")
+_LOOKUP: Final = re.compile(
+    rf'device\.(?:{syntax.ATTRIBUTES}|{syntax.CAPACITY})\["{re.escape(names.DRIVER)}"\]\.\??'
 )
-_DEFAULT: Final = '.orValue("")'
-"""Value that the webhook's selectors compare if a device lacks the attribute."""
 _SHOWN_REASONS: Final = 3
 _SINGULAR: Final = {"are": "is", "do": "does", "fit": "fits", "have": "has", "use": "uses"}
 _PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}
@@ -69,9 +58,17 @@ _NEAREST: Final = (
 )
 """Causes by what is missing to a fit, the least first: a tainted card passed all other checks. One
 that is in use exclusively comes before one that does not match, because it may become free."""
+_CAUSE_TEXTS: Final = {
+    Cause.TAINT: "are tainted {}",
+    Cause.CAPACITY: "have too little free {}",
+    Cause.EXCLUSIVE: "are in use exclusively",
+    Cause.AMOUNT: "do not offer the requested {}",
+    Cause.SELECTOR: "do not match {}",
+    Cause.UNSUPPORTED: "use {}, which is not supported",
+}
+"""What several devices with a cause do, about its subject."""
 _TRIED_CARDS: Final = 40
 """Cards on which proposals are tried, the most promising first."""
-_ROUNDED_DOWN_TO: Final = MIB * NANO
 _ANNOTATION_OF: Final = {
     names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
     names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
@@ -81,7 +78,6 @@ _ANNOTATION_OF_ATTRIBUTE: Final = {
     names.ATTR_POOL_NAME: names.ANNOTATION_GPUPOOL,
     names.ATTR_QOS: names.ANNOTATION_QOS,
 }
-_PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
 
 
 class PodState(StrEnum):
@@ -170,10 +166,8 @@ def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
     where = node_names(outcomes)
     if not has_claims:
         return f"{pod} requests no GPU by a claim; nothing that was checked keeps it from {where}."
-    first = next(each for each in outcomes if each.fits)
-    cards = ", ".join(dict.fromkeys(device.device for device in first.picked or ()))
-    on_cards = f" ({cards})" if cards else ""
-    return f"{pod} fits now on {where}{on_cards}."
+    cards = next(each.picked_names for each in outcomes if each.fits)
+    return f"{pod} fits now on {where}{f' ({cards})' if cards else ''}."
 
 
 def unfit(pod: str, trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
@@ -197,9 +191,8 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     verb = "is" if refused == 1 else "are"
     beside = f" ({refused} of {len(outcomes)} nodes {verb} unfit anyway)" if refused else ""
     if not cards:
-        reasons = [reason for each in tried for reason in each.reasons]
-        lacking = f"they have no device of DeviceClass {_classes(wanted, wanted)}"
-        why = _of_nodes(reasons) if reasons else lacking
+        why = _of_nodes(reason for each in tried for reason in each.reasons)
+        why = why or f"they have no device of DeviceClass {_classes(wanted, wanted)}"
         return f"no node that it may use has a usable device: {why}{beside}"
     needed = placement.number_of_cards(trial.waiting)
     largest = max(tried, key=lambda each: len(each.cards))
@@ -207,11 +200,10 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         return f"no node has {needed} cards: {largest.name} has most, {len(largest.cards)}{beside}"
     every = list(placement.alternatives(trial.waiting))
     passed = {name for card in cards for name, found in card.rejections.items() if found is None}
-    hopeless = [each for each in every if passed.isdisjoint(each)]
-    if hopeless:
-        claim, request, *_ = hopeless[0][0].split("/")
+    for hopeless in filter(passed.isdisjoint, every):
+        claim, request, *_ = hopeless[0].split("/")
         which = f"for request {claim}/{request}, " if len(set(every)) > 1 else ""
-        return f"{which}{_none_of(cards, hopeless[0], wanted)}{beside}"
+        return f"{which}{_none_of(cards, hopeless, wanted)}{beside}"
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
     asked = placement.number_of_devices(trial.waiting)
@@ -287,25 +279,15 @@ def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
 
 def cause_text(rejection: Rejection) -> str:
     """Return the cause of a rejection without the values of its device."""
-    match rejection.cause:
-        case Cause.SELECTOR:
-            return f"do not match {short(rejection.subject)}"
-        case Cause.CAPACITY:
-            return f"have too little free {rejection.subject}"
-        case Cause.AMOUNT:
-            return f"do not offer the requested {rejection.subject}"
-        case Cause.EXCLUSIVE:
-            return "are in use exclusively"
-        case Cause.TAINT:
-            return f"are tainted {rejection.subject}"
-    return f"use {rejection.subject}, which is not supported"
+    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject))
 
 
 def short(expression: str) -> str:
-    """Return an expression with this driver's attributes by name only: ``model == "A100"``."""
-    for part in (*_BEGINNINGS, _DEFAULT):
-        expression = expression.replace(part, "")
-    return expression
+    """Return an expression with this driver's attributes by name only: ``model == "A100"``.
+
+    The default is what the webhook's selectors compare if a device lacks the attribute.
+    """
+    return _LOOKUP.sub("", expression).replace('.orValue("")', "")
 
 
 def numbered(count: int, text: str) -> str:
@@ -317,8 +299,7 @@ def numbered(count: int, text: str) -> str:
 def _causes(rejections: Iterable[Rejection | None]) -> str:
     """Return the causes of one rejection each of some cards, the nearest to a fit first."""
     found = [each for each in rejections if each is not None]
-    ordered = sorted(found, key=lambda each: _NEAREST.index(each.cause))
-    return _counted(map(cause_text, ordered))
+    return _counted(map(cause_text, sorted(found, key=lambda each: _NEAREST.index(each.cause))))
 
 
 def _counted(texts: Iterable[str]) -> str:
@@ -402,10 +383,10 @@ def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[
         for request, rejection in card.rejections.items():
             if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
                 continue
-            consumed = devices.consumed(asked[request].amounts, card.device.capacity)
+            capacity = card.device.capacity
             shares = [
-                (card.device.capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
-                for name, amount in consumed.items()
+                (capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
+                for name, amount in devices.consumed(asked[request].amounts, capacity).items()
                 if amount.nano
             ]
             yield _Candidate(
@@ -447,7 +428,7 @@ def _smaller(
             continue
         texts = []
         for name, amount in reduced.items():
-            annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
+            annotation = _ANNOTATION_OF.get(name.removeprefix("virtual_"), "")
             given_as = f"{annotation}:" if is_annotated and annotation else name
             texts.append(f"{given_as} {streams.shown(amount, name)}")
         is_only = len(list(placement.wanted_devices(trial.waiting))) == 1
@@ -466,10 +447,9 @@ def _reduced(candidate: _Candidate) -> dict[str, Quantity]:
     for name, amount in devices.consumed(wanted.amounts, capacity).items():
         free = capacity[name].value - candidate.taken.get(name, Quantity(0))
         if amount > free:
-            nano = free.nano
-            if free.family == "binary":
-                nano -= nano % _ROUNDED_DOWN_TO
-            reduced[name] = Quantity(nano, free.family)
+            # Memory in whole MiB.
+            rest = free.nano % (MIB * NANO) if free.family == "binary" else 0
+            reduced[name] = Quantity(free.nano - rest, free.family)
     return reduced
 
 
@@ -484,8 +464,9 @@ def _with_amounts(claim: Document, wanted: Wanted, amounts: Mapping[str, Quantit
                 continue
             named = (exact.get("capacity") or {}).get("requests") or {}
             if {name: quantity.parse(text) for name, text in named.items()} == wanted.amounts:
-                texts = {name: str(amount) for name, amount in amounts.items()}
-                exact["capacity"] = {"requests": texts}
+                exact["capacity"] = {
+                    "requests": {name: str(each) for name, each in amounts.items()}
+                }
     return result
 
 
@@ -499,8 +480,9 @@ def _in_the_way(
 
     def size(holder: Holder) -> int:
         # A small share sorts before a large one; exclusive ones are last.
-        found = [2**200] if holder.amounts is None else [a.nano for a in holder.amounts.values()]
-        return max(found, default=0)
+        if holder.amounts is None:
+            return 2**200
+        return max((amount.nano for amount in holder.amounts.values()), default=0)
 
     best: tuple[Holder, ...] = ()
     text = ""
@@ -552,7 +534,7 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
             if any(syntax.quoted(each.strip()) in subject for each in wanted.split(",")):
                 yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
         else:
-            yield (f"Correct the selector {short(subject)}: the cards have {name}: {values}.")
+            yield f"Correct the selector {short(subject)}: the cards have {name}: {values}."
 
 
 def lines(found: Diagnosis) -> Iterator[str]:
@@ -578,17 +560,18 @@ def lines(found: Diagnosis) -> Iterator[str]:
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, cut)
     nodes = streams.table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
-    release = (
-        f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, volumes "
-        "and affinity between pods are not checked here."
-    )
     text = streams.sections(
         [_cut(found.answer, cut)],
         ["What helps", *(f"  - {_cut(text, cut)}" for text in helps)] if helps else (),
         ["Also found", *others] if others else (),
         nodes if any(not outcome.fits for outcome in tried) else (),
         [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
-        [release] if found.outcomes else (),
+        [
+            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
+            "volumes and affinity between pods are not checked here."
+        ]
+        if found.outcomes
+        else (),
     )
     return map(printable.one_line, text)
 
@@ -691,8 +674,7 @@ def _kind(card: TriedCard) -> str:
 
 def _node_text(outcome: NodeOutcome) -> str:
     if outcome.fits:
-        cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
-        return f"fits: {cards}" if cards else "fits"
+        return f"fits: {outcome.picked_names}" if outcome.picked_names else "fits"
     reason = outcome.refusal or "; ".join(outcome.reasons)
     return reason or "has no device of the requested class"
 

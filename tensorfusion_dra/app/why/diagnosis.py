@@ -20,9 +20,8 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.scheduling import allocation, placement
@@ -32,8 +31,6 @@ from tensorfusion_dra.webhook.admission import AdmissionRules
 Document = Mapping[str, Any]
 
 _SCHEDULER: Final = "default-scheduler"
-_AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
-_SHOWN_POOLS: Final = 5
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -41,8 +38,6 @@ _SAID_OF: Final = {
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_REMEDIED: Final = frozenset({Level.PROBLEM, Level.WARNING})
-"""Levels of findings about the pod itself whose remedy is among what helps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,9 +62,9 @@ class Resolved:
         return [*self.stored, *self.future]
 
     @property
-    def blocks(self) -> bool:
-        """Return True if a finding keeps the pod from being scheduled, whatever is free."""
-        return any(finding.level is Level.PROBLEM for finding in self.findings)
+    def problems(self) -> list[Finding]:
+        """The findings that keep the pod from being scheduled, whatever is free."""
+        return [finding for finding in self.findings if finding.level is Level.PROBLEM]
 
 
 def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
@@ -87,15 +82,15 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
         if file is not None:
             pod, owner, others = reading.read_file(file, namespace=namespace, name=target)
             cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-            found = diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-            return _with_misplaced(owner, found)
+            cluster = reading.with_objects(cluster, others)
+            return _with_misplaced(owner, diagnose(pod, cluster, is_created=False))
         kind, namespace, name = reading.named(target, namespace)
         if kind == "Pod":
             pod = reading.read_pod(lists, namespace=namespace, name=name)
             return diagnose(pod, reading.read(lists, namespace, [pod]))
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
-        found = _of_workload(workload, reading.read(lists, namespace, workload.pods))
-        return _with_misplaced({"kind": kind, **workload.document}, found)
+        cluster = reading.read(lists, namespace, workload.pods)
+        return _with_misplaced({"kind": kind, **workload.document}, _of_workload(workload, cluster))
     except StatusError as error:
         if error.status != 403:
             raise
@@ -126,8 +121,12 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     ]
     if found.waiting:
         waits = diagnose(found.waiting[0], cluster)
-        count = f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait."
-        return replace(waits, answer=f"{count} {waits.answer}", findings=[*waits.findings, *failed])
+        return replace(
+            waits,
+            answer=f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait. "
+            f"{waits.answer}",
+            findings=[*waits.findings, *failed],
+        )
     template = reading.pod_of(found.document)
     if template is not None and (failed or not found.pods):
         made = diagnose(template, cluster, is_created=False)
@@ -135,8 +134,12 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
         text = f"{found} {has}: {found.no_pods}".removesuffix(".")
         if not failed:
             return replace(made, answer=f"{text}. One of its pods: {made.answer}")
-        helps = made.helps or [_TRY_AGAIN]
-        return replace(made, answer=f"{text}.", state=PodState.WAITS, helps=helps)
+        return replace(
+            made,
+            answer=f"{text}.",
+            state=PodState.WAITS,
+            helps=made.helps or [_TRY_AGAIN],
+        )
     every = [diagnose(pod, cluster) for pod in found.pods[:_MAX_PODS]]
     worst = next((each for each in every if each.findings), every[0])
     return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
@@ -144,9 +147,9 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 def exit_code(found: Diagnosis) -> int:
     """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
-    has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
-    is_bad = found.state is PodState.BOUND and has_problem
-    return 1 if found.state in (PodState.WAITS, PodState.STUCK) or is_bad else 0
+    if found.state is PodState.BOUND:
+        return int(any(finding.level is Level.PROBLEM for finding in found.findings))
+    return int(found.state is not PodState.FITS)
 
 
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
@@ -179,11 +182,10 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             if event.get("type") == "Warning"
             and as_map(event.get("source")).get("component") == "kubelet"
         )
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found)
         return Diagnosis(
             pod=_name(pod),
             state=PodState.STUCK if reason else PodState.BOUND,
-            answer=answer,
+            answer=answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, found),
             helps=list(dict.fromkeys(finding.remedy for finding in found)),
             findings=found,
         )
@@ -192,41 +194,43 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found += halted(resolved.pod, observed)
     found += other_scheduler(resolved.pod)
     if not observed.missing:
-        class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += missing_classes(resolved.claims, class_names)
+        found += missing_classes(
+            resolved.claims, [str(each["metadata"]["name"]) for each in observed.classes]
+        )
         found += unknown_resources(resolved.pod, observed, is_created=is_created)
     return _tried(resolved, observed)
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     """Return the diagnosis by a trial on all nodes."""
-    cluster = allocation.cluster(
-        slices=observed.slices,
-        classes=observed.classes,
-        claims=[*observed.claims, *resolved.future],
-        release=observed.release,
+    clusters = NodeClusters(
+        allocation.cluster(
+            slices=observed.slices,
+            classes=observed.classes,
+            claims=[*observed.claims, *resolved.future],
+            release=observed.release,
+        )
     )
-    clusters = NodeClusters(cluster)
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
     can_try = resolved.is_complete and not observed.missing
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
     every = list(resolved.findings)
-    ours = any(
+    if not observed.missing and any(
         each.get("deviceClassName") == names.DEVICE_CLASS
         for claim in resolved.claims
         for each in resource_claims.requests(claim)
-    )
-    if ours and not observed.missing:
-        slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-        published = objects.published(slices)
+    ):
+        published = objects.published(observed.own_slices)
         every += [each for each in published if each.level is not Level.OK]
-    every += pools(observed.pool_status)
-    helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
-    if resolved.blocks:
-        problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
-        answer = answers.blocked(name, problems, trial, outcomes)
+    helps = [
+        each.remedy
+        for each in resolved.findings
+        if each.remedy and each.level in (Level.PROBLEM, Level.WARNING)
+    ]
+    if resolved.problems:
+        answer = answers.blocked(name, resolved.problems, trial, outcomes)
     elif observed.missing:
         answer = (
             f"{name} waits; whether a card is free for it was not tried: no right to list "
@@ -240,7 +244,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         helps += answers.helps(trial, clusters, observed.nodes, outcomes)
     return Diagnosis(
         pod=name,
-        state=PodState.FITS if fits and not resolved.blocks else PodState.WAITS,
+        state=PodState.FITS if fits and not resolved.problems else PodState.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
         findings=every,
@@ -269,8 +273,13 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
     verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
-    is_admitted = has_entry and is_created
-    _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_admitted)
+    _judge(
+        found,
+        verdict,
+        annotations,
+        is_created=is_created,
+        is_admitted=has_entry and is_created,
+    )
     if requests_share and verdict.errors:
         found.is_complete = False
     elif requests_share and verdict.changed is not None:
@@ -312,7 +321,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
         yield from _of_new_pods(findings.without_effect(pod))
-    for name in _claim_names(pod):
+    for name in reading.claim_names(pod):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
@@ -333,19 +342,12 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
     """
     for entry in resource_claims.entries(pod):
         template = observed.templates.get(str(entry.get("resourceClaimTemplateName")))
-        is_ours = claim_admission.is_labelled(claim) and template is not None
-        if not is_ours or resource_claims.stored_name(pod, entry) != claim["metadata"]["name"]:
+        is_ours = resource_claims.stored_name(pod, entry) == claim["metadata"]["name"]
+        if template is None or not is_ours or not claim_admission.is_labelled(claim):
             continue
         if not pod_request.parse(review.annotations_of(pod)).has_percentages:
-            assert template is not None
             made = resource_claims.created(pod, name_of(entry), template)
             yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
-
-
-def _claim_names(pod: Document) -> list[str]:
-    """Return the names of the pod's claims that exist."""
-    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
-    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -399,19 +401,25 @@ def _judge(
     again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
         subject = error.path or "pod"
-        remedy = f"correct {subject}{again}"
-        level = Level.WARNING if is_admitted else Level.PROBLEM
         found.findings.append(
-            Finding(level=level, subject=subject, found=error.text, remedy=remedy)
+            Finding(
+                level=Level.WARNING if is_admitted else Level.PROBLEM,
+                subject=subject,
+                found=error.text,
+                remedy=f"correct {subject}{again}",
+            )
         )
     for text in verdict.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
             is_typo = "did you mean" in reason
-            remedy = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
-            level = Level.WARNING if is_typo else Level.NOTE
             found.findings.append(
-                Finding(level=level, subject=subject, found=reason, remedy=remedy)
+                Finding(
+                    level=Level.WARNING if is_typo else Level.NOTE,
+                    subject=subject,
+                    found=reason,
+                    remedy=f"{'correct' if is_typo else 'correct or remove'} {subject}{again}",
+                )
             )
 
 
@@ -419,23 +427,25 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
     """Add a claim that exists, with its faults."""
     claim = _stored(found.pod, observed, name)
     if claim is None:
-        missing = problem(
-            f"ResourceClaim {name}",
-            "not found",
-            expected="a claim of this name in the pod's namespace",
-            remedy=f"create the claim {name}, or correct spec.resourceClaims",
+        found.findings.append(
+            problem(
+                f"ResourceClaim {name}",
+                "not found",
+                expected="a claim of this name in the pod's namespace",
+                remedy=f"create the claim {name}, or correct spec.resourceClaims",
+            )
         )
-        found.findings.append(missing)
         found.is_complete = False
         return
     if "deletionTimestamp" in claim["metadata"]:
-        going = problem(
-            f"ResourceClaim {name}",
-            "is being deleted",
-            expected="a claim that stays",
-            remedy="wait until it is gone and create it again",
+        found.findings.append(
+            problem(
+                f"ResourceClaim {name}",
+                "is being deleted",
+                expected="a claim that stays",
+                remedy="wait until it is gone and create it again",
+            )
         )
-        found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod)).whole:
         dropped = list(dropped_amounts(found.pod, claim))
         found.findings += dropped or _outdated(found.pod, claim, observed)
@@ -462,17 +472,19 @@ def _add_future(
     if is_created and not any(each.subject == WEBHOOK for each in found.findings):
         reason = "FailedResourceClaimCreation"
         events = observed.events_of(found.pod) or ()
-        failed = [event for event in events if event.get("reason") == reason]
-        failure = reading.newest_failure(failed).removeprefix(f"{reason}: ")
-        uncreated = problem(
-            f"claim from ResourceClaimTemplate {name}",
-            f"not created: {failure}" if failure else "not created yet",
-            expected="a claim that kube-controller-manager creates within seconds",
-            remedy="correct what the message names; the controller tries again"
-            if failure
-            else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+        failure = reading.newest_failure(each for each in events if each.get("reason") == reason)
+        found.findings.append(
+            problem(
+                f"claim from ResourceClaimTemplate {name}",
+                f"not created: {failure.removeprefix(f'{reason}: ')}"
+                if failure
+                else "not created yet",
+                expected="a claim that kube-controller-manager creates within seconds",
+                remedy="correct what the message names; the controller tries again"
+                if failure
+                else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+            )
         )
-        found.findings.append(uncreated)
     found.future.append(verdict.changed or claim)
 
 
@@ -485,15 +497,14 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
             remedy="run this with that right",
         )
-    remedy = f"create the template {name} in the pod's namespace"
-    if name == names.CLAIM_TEMPLATE:
-        namespace = pod["metadata"].get("namespace")
-        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
     return problem(
         f"ResourceClaimTemplate {name}",
         "not found, so the pod's claim is not created",
         expected="a template of this name in the pod's namespace",
-        remedy=remedy,
+        remedy=f"kubectl apply -n {pod['metadata'].get('namespace')} -f "
+        "daemonset/claim-template.yaml"
+        if name == names.CLAIM_TEMPLATE
+        else f"create the template {name} in the pod's namespace",
     )
 
 
@@ -520,17 +531,16 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
     Its settings are not known here. A claim requests virtual amounts if the published devices have
     them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
     """
-    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
     admission = AdmissionRules(
         pools=_Listed(observed.pools),
         templates=_Listed(observed.pool_templates),
         pods=_Listed([pod]),
-        slices=_Listed(ours),
+        slices=_Listed(observed.own_slices),
         classes=_Listed(observed.classes),
         scheduler="default-scheduler",
         virtual=any(
             names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
-            for each in ours
+            for each in observed.own_slices
             for device in each["spec"].get("devices") or ()
         ),
         enforces_hard=True,
@@ -585,14 +595,10 @@ def _is_left_alone(pod: Document, observed: Observed) -> bool:
 
     The kubelet deletes the slices of a node plugin that is gone for 30 s.
     """
-    publishing = {
-        each["spec"].get("nodeName")
-        for each in observed.slices
-        if each["spec"]["driver"] == names.DRIVER
-    }
+    publishing = {each["spec"].get("nodeName") for each in observed.own_slices}
     has_claim = any(
         result.get("driver") == names.DRIVER
-        for name in _claim_names(pod)
+        for name in reading.claim_names(pod)
         for result in resource_claims.results(_stored(pod, observed, name) or {})
     )
     is_known = "ResourceSlices" not in observed.missing
@@ -647,13 +653,12 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
     )
     for name in named:
         if name not in classes:
-            ours = name == names.DEVICE_CLASS
             yield problem(
                 f"DeviceClass {name}",
                 "not found",
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
                 remedy="install the driver's DeviceClass (docs/install.md)"
-                if ours
+                if name == names.DEVICE_CLASS
                 else "correct deviceClassName; the cluster has "
                 f"{printable.first(sorted(classes)) or 'none'}",
             )
@@ -676,11 +681,9 @@ def translated(found: Resolved, observed: Observed) -> Iterator[Finding]:
     spoken = [e for e in _spoken(observed) if labels.get(f"{names.LABEL_DIALECT}{e}") == "true"]
     pod = copy.deepcopy(dict(found.pod))
     translation = dialects.translate(pod, spoken)
-    refused = [(each.path, each.text) for each in translation.matches if each.is_refused]
-    refused += [("spec", translation.error)] if translation.error else []
-    for path, text in refused:
+    for path, text in translation.refusals:
         yield problem(path, text, expected="", remedy=f"correct {path}")
-    if translation.annotations and not refused:
+    if translation.annotations and not translation.refusals:
         dialects.apply(pod, translation)
         found.pod = pod
 
@@ -692,13 +695,14 @@ def unknown_resources(
 
     One finding names those of another system, whose words the webhook translates on demand.
     """
-    by_class = resource_claims.class_of_resource(observed.classes)
-    offered = by_class.keys() | resource_claims.of_device_plugins(observed.nodes)
+    offered = resource_claims.of_device_plugins(observed.nodes)
+    offered |= resource_claims.class_of_resource(observed.classes).keys()
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
     unknown = [name for name in asked if name not in offered]
     if dialect := findings.dialect_of(unknown):
-        labels, spoken = observed.labels_of(pod), _spoken(observed)
-        found = findings.untranslated(pod, dialect, labels, is_spoken=dialect in spoken)
+        found = findings.untranslated(
+            pod, dialect, observed.labels_of(pod), is_spoken=dialect in _spoken(observed)
+        )
         yield from _of_new_pods([found], is_created=is_created)
         return
     for name in unknown:
@@ -709,28 +713,6 @@ def unknown_resources(
             remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
             "deviceClass.extendedResourceName), or correct resources.limits",
         )
-
-
-def pools(status: Sequence[Document]) -> Iterator[Finding]:
-    """Yield what is free in the pools that have the most free memory, as KEP-5677 counts it."""
-    for pool in sorted(status, key=_free_memory, reverse=True)[:_SHOWN_POOLS]:
-        free = [
-            f"{each.get('name')} {each.get('available')} of {each.get('total')}"
-            for each in map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
-        ]
-        # Kubernetes counts the capacity of tainted cards as available.
-        amounts = f"; free, on these as well: {', '.join(free)}" if free else ""
-        yield note(
-            f"pool {pool['poolName']}",
-            f"{pool.get('totalDevices')} GPUs, {pool.get('allocatedDevices')} with claims, "
-            f"{pool.get('unavailableDevices')} unavailable{amounts}",
-        )
-
-
-def _free_memory(pool: Document) -> Quantity:
-    capacity = map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
-    free = (each.get("available") for each in capacity if each.get("name") == names.CAPACITY_VRAM)
-    return quantity.parse(next(free, "0"))
 
 
 def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
@@ -770,8 +752,9 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
     Such a claim takes whole cards. Claims of other classes, such as one for a network card, have
     nothing to do with annotations.
     """
-    annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
-    named = [name for name in _AMOUNTS if annotations.get(name)]
+    annotations = review.annotations_of(pod)
+    amounts = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+    named = [name for name in amounts if annotations.get(name)]
     asked = [
         as_map(each.get("capacity")).get("requests")
         for each in resource_claims.requests(claim)

@@ -37,8 +37,6 @@ class Observed:
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
         labels_of: Reads the labels of a pod's namespace; None without the right.
-        pool_status: What kube-controller-manager counts in the pools of this driver; read only
-            without the permission to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
         unreadable: What could not be read for want of a right.
     """
@@ -55,9 +53,13 @@ class Observed:
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     labels_of: Callable[[Document], Document | None] = lambda _: None
-    pool_status: Sequence[Document] = ()
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
+
+    @property
+    def own_slices(self) -> Sequence[Document]:
+        """The slices of this driver."""
+        return [each for each in self.slices if each["spec"]["driver"] == names.DRIVER]
 
 
 def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> Observed:
@@ -79,13 +81,12 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         "ResourceClaims": resource_path("resourceclaims"),
     }
     found = {what: lists.readable_items(path, what) for what, path in vital.items()}
-    listed = found["ResourceClaims"]
-    claims: Sequence[Document] = list(_claims_of(lists, pods)) if listed is None else listed
+    claims: Sequence[Document] | None = found["ResourceClaims"]
     return Observed(
         nodes=found["Nodes"] or (),
         slices=devices.with_rules(lists.taint_rules(), found["ResourceSlices"] or []),
         classes=found["DeviceClasses"] or (),
-        claims=claims,
+        claims=list(_claims_of(lists, pods)) if claims is None else claims,
         missing=[what for what, listed in found.items() if listed is None],
         templates={str(each["metadata"]["name"]): each for each in templates or ()},
         has_templates=templates is not None,
@@ -97,7 +98,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         events_of=lambda pod: events(lists, pod),
         labels_of=lambda pod: _labels(lists, str(pod["metadata"]["namespace"])),
-        pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
     )
@@ -116,8 +116,11 @@ def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
     )
     if found is None:
         return None
-    uid = metadata.get("uid")
-    return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
+    return [
+        each
+        for each in found
+        if as_map(each.get("involvedObject")).get("uid") == metadata.get("uid")
+    ]
 
 
 def _labels(lists: ClusterLists, namespace: str) -> Document | None:
@@ -157,15 +160,18 @@ def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
 def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:
     """Yield the pods' claims, each read by its name."""
     for pod in pods:
-        entries = [
-            resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)
-        ]
-        for name in filter(None, [*entries, resource_claims.extended_name(pod)]):
-            namespace = str(pod["metadata"]["namespace"])
+        namespace = str(pod["metadata"]["namespace"])
+        for name in claim_names(pod):
             path = resource_path("resourceclaims", namespace=namespace, name=name)
             claim = lists.find_readable(path, "ResourceClaims")
             if claim is not None:
                 yield claim
+
+
+def claim_names(pod: Document) -> list[str]:
+    """Return the names of the pod's claims that exist."""
+    entries = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    return list(filter(None, dict.fromkeys([*entries, resource_claims.extended_name(pod)])))
 
 
 _PATHS: Final = {
@@ -265,8 +271,10 @@ def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) 
         raise InputError(
             f"{kind} {namespace}/{name}: found none, expected its name and -n NAMESPACE"
         )
-    selector = _selector(as_map(as_map(document.get("spec")).get("selector")))
-    pods = lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods", labelSelector=selector)
+    pods = lists.items(
+        f"/api/v1/namespaces/{segment(namespace)}/pods",
+        labelSelector=_selector(as_map(as_map(document.get("spec")).get("selector"))),
+    )
     failure = next(
         (
             f"{condition.get('reason')}: {condition.get('message')}"
@@ -336,9 +344,13 @@ def read_file(
         if not isinstance(value, str | None):
             found = json.dumps(value, default=str)
             raise InputError(f"{file}: annotation {key}: found {found}, expected it in quotes")
-    near = pod["metadata"]["namespace"]
-    others = [each for each in placed if each["metadata"]["namespace"] == near]
-    return pod, owner, [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
+    others = [
+        each
+        for each in placed
+        if each.get("kind") in (_CLAIM, _TEMPLATE)
+        and each["metadata"]["namespace"] == pod["metadata"]["namespace"]
+    ]
+    return pod, owner, others
 
 
 def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
@@ -352,13 +364,13 @@ def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
         if each["kind"] == _CLAIM
         and (each["metadata"]["namespace"], each["metadata"]["name"]) not in known
     ]
-    templates = {
-        str(each["metadata"]["name"]): each for each in others if each["kind"] == _TEMPLATE
-    }
     return replace(
         observed,
         claims=[*observed.claims, *claims],
-        templates={**observed.templates, **templates},
+        templates={
+            **observed.templates,
+            **{str(each["metadata"]["name"]): each for each in others if each["kind"] == _TEMPLATE},
+        },
     )
 
 

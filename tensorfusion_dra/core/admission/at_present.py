@@ -64,5 +64,4 @@ def _counted(cards: Cards) -> str:
     found: Counter[str] = Counter()
     for card, count in cards.items():
         found[card.model] += count
-    named = found.most_common(_MOST_NAMED)
-    return ", ".join(f"{name[:20]} ({count})" for name, count in named)
+    return ", ".join(f"{name[:20]} ({count})" for name, count in found.most_common(_MOST_NAMED))

@@ -35,11 +35,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_
 
 Json = dict[str, Any]
 
-_PLACEHOLDER: Final = "true"
-"""The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
-_MODEL: Final = f"{names.DRIVER}/{names.ATTR_MODEL}"
-_UNLIMITED: Final = "0"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
@@ -59,11 +55,11 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     Raises:
         InputError: The claim has no pod as owner.
     """
-    for found in as_list(as_map(claim.get("metadata")).get("ownerReferences")):
-        reference = as_map(found)
-        if (reference.get("apiVersion"), reference.get("kind")) == ("v1", "Pod"):
-            name, uid = str(reference.get("name")), str(reference.get("uid"))
-            return PodRef(namespace=namespace, name=name, uid=uid)
+    for found in map(as_map, as_list(as_map(claim.get("metadata")).get("ownerReferences"))):
+        if (found.get("apiVersion"), found.get("kind")) == ("v1", "Pod"):
+            return PodRef(
+                namespace=namespace, name=str(found.get("name")), uid=str(found.get("uid"))
+            )
     raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
 
 
@@ -94,7 +90,9 @@ def filled(
         assert isinstance(devices, dict)
         cards = keep_apart(devices, request, wanted.count)
         if len(alternatives) > 1:
-            devices["constraints"].append({"requests": cards, "matchAttribute": _MODEL})
+            devices["constraints"].append(
+                {"requests": cards, "matchAttribute": f"{names.DRIVER}/{names.ATTR_MODEL}"}
+            )
     return _annotated(result, wanted.share)
 
 
@@ -133,8 +131,8 @@ def filled_by_container(
             exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
-            limits = {"tflops": share.tflops_limit, "vram": share.vram_limit}
-            config = [*config, share_policy.as_config(name, **limits)]
+            limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
+            config = [*config, limits]
     devices["requests"] = [*every[:place], *found, *every[place + 1 :]]
     if config:
         devices["config"] = config
@@ -189,7 +187,7 @@ def _annotated(claim: Json, share: ShareParameters) -> Json:
     }
     metadata = claim.setdefault("metadata", {})
     metadata["annotations"] = {
-        names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED,
+        names.ANNOTATION_TFLOPS_LIMIT: "0",
         **as_map(metadata.get("annotations")),
         **{name: str(value) for name, value in found.items() if value is not None},
     }
@@ -221,15 +219,16 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
-    exactly = copy.deepcopy(template)
-    exactly["allocationMode"] = "ExactCount"
-    exactly["count"] = 1
+    exactly = {**copy.deepcopy(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
         expression = dialect.translate(wanted.expression).strip()
     else:
-        model = wanted.models[0] if wanted.models else ""
-        expression = selector(model=model, pool=pool, qos=qos.value if qos else "")
+        expression = selector(
+            model=wanted.models[0] if wanted.models else "",
+            pool=pool,
+            qos=qos.value if qos else "",
+        )
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
     if wanted.selector:
         own = dialect.translate(wanted.selector).strip()
@@ -306,14 +305,16 @@ def enforcing(wanted: PodRequest) -> str:
 
 
 def _selectors(existing: list[object], expression: str) -> list[object]:
-    """Return the template's own selectors, without the placeholder, and the generated one."""
-    ours = {"cel": {"expression": expression}}
+    """Return the template's own selectors and the generated one.
+
+    The guide's template has the placeholder ``true`` for the generated one.
+    """
     kept = [
         entry
         for entry in existing
-        if entry != ours and as_map(as_map(entry).get("cel")).get("expression") != _PLACEHOLDER
+        if as_map(as_map(entry).get("cel")).get("expression") not in (expression, "true")
     ]
-    return [*kept, ours]
+    return [*kept, {"cel": {"expression": expression}}]
 
 
 def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> list[object]:
@@ -399,12 +400,17 @@ def errors(
             continue
         chosen = f"{where}.isolation"
         if parsed.isolation is Isolation.HARD and not enforces_hard:
-            text = f"found hard, expected {isolation.HARD_NEEDS}"
-            yield FieldError(chosen, Reason.FORBIDDEN, text)
+            yield FieldError(
+                chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
+            )
         if parsed.isolation is Isolation.SHARED:
             for name in _with_amounts(_devices(found, path), as_map(config)):
-                text = f"found shared and amounts in request {name}, expected "
-                yield FieldError(chosen, Reason.FORBIDDEN, text + isolation.SHARED_NEEDS)
+                yield FieldError(
+                    chosen,
+                    Reason.FORBIDDEN,
+                    f"found shared and amounts in request {name}, expected "
+                    f"{isolation.SHARED_NEEDS}",
+                )
 
 
 def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> Iterator[str]:
@@ -416,8 +422,7 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
     chosen = as_list(config.get("requests"))
     for request in map(as_map, as_list(devices.get("requests"))):
         for full_name, wanted in resource_claims.alternatives(request):
-            name = name_of(request)
-            if chosen and not {name, full_name} & set(map(str, chosen)):
+            if chosen and not {name_of(request), full_name} & set(map(str, chosen)):
                 continue
             amounts = as_map(as_map(wanted.get("capacity")).get("requests"))
             short = {key.removeprefix(f"{names.DRIVER}/") for key in amounts}

@@ -27,7 +27,7 @@ from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number, name_of
 
@@ -135,19 +135,18 @@ def _shares(request: Item, classes: Classes) -> Iterator[tuple[str, Json, ShareP
 
 def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> Iterator[FieldError]:
     """Yield the containers of a claim's pod that name one of its requests."""
-    annotations = as_map(as_map(claim.get("metadata")).get("annotations"))
-    entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
+    entry = review.annotations_of(claim).get(resource_claims.POD_CLAIM_ANNOTATION)
     for path, container in resource_claims.containers_with_paths(pod):
         uses = as_list(as_map(container.get("resources")).get("claims"))
         for index, use in enumerate(map(as_map, uses)):
             if name_of(use) == entry and use.get("request") in requests:
-                text = (
+                yield FieldError(
+                    f"pod {path}.resources.claims[{index}].request",
+                    Reason.INVALID,
                     f"found {use['request']}, which asks for several GPUs, expected none: before "
                     f"Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own, and a "
-                    "container gets all of them only by the claim's name"
+                    "container gets all of them only by the claim's name",
                 )
-                where = f"pod {path}.resources.claims[{index}].request"
-                yield FieldError(where, Reason.INVALID, text)
 
 
 def spelled_out(claim: Item, classes: Classes) -> Item:

@@ -147,7 +147,6 @@ _TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True
 _UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
 _PLACING: Final = "kube-scheduler places the pod"
 _LIMITER: Final = "the node's enforcer decides how limits are kept"
-_KAI_PLACES: Final = "it still places the pod, so it has to allocate claims with amounts"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
@@ -203,7 +202,11 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
         FieldMapping(_ANNOTATION, "mps", note=_LIMITER),
         FieldMapping(Kind.LABEL, "kai.scheduler/queue", note="only KAI's scheduler has queues"),
-        FieldMapping(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
+        FieldMapping(
+            _SCHEDULER,
+            "kai-scheduler",
+            note="it still places the pod, so it has to allocate claims with amounts",
+        ),
     ),
     # kai-scheduler/gpu-fractioning: README, fractiond/internal/annotations (memory as quantities;
     # one of request and limit is the other as well; compute by turns or by MPS, without amounts).
@@ -279,6 +282,12 @@ class Translation:
     notes: list[str] = field(default_factory=list)
     error: str = ""
 
+    @property
+    def refusals(self) -> list[tuple[str, str]]:
+        """The path of each word that is refused, and why; of all words together, that of spec."""
+        together = [("spec", self.error)] if self.error else []
+        return [(each.path, each.text) for each in self.matches if each.is_refused] + together
+
 
 def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translation:
     """Return what a pod, or a template of pods, says in these dialects.
@@ -288,7 +297,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     """
     claims = {name_of(entry) for entry in as_list(as_map(pod.get("spec")).get("resourceClaims"))}
     written = as_map(as_map(pod.get("metadata")).get("annotations"))
-    if claims & _KSERVE_CLAIMS or any(name in written for name in REQUESTING_ANNOTATIONS):
+    if claims & _KSERVE_CLAIMS or not written.keys().isdisjoint(REQUESTING_ANNOTATIONS):
         return Translation()
     result, asked, without = Translation(), dict[str, Amounts](), set[str]()
     for kind, container, path, owner, field_name, key in _entries(pod):
@@ -301,8 +310,9 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
             continue
         word, named = found
         if word.excludes in owner[field_name]:
-            both = f"found it beside {word.excludes}, expected one of the two"
-            result.matches.append(here(both, is_refused=True))
+            result.matches.append(
+                here(f"found it beside {word.excludes}, expected one of the two", is_refused=True)
+            )
             continue
         try:
             value = word.read(text)
@@ -320,11 +330,9 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
         elif word.becomes == _COUNT and kind is Kind.RESOURCE:
             without.add(container)
         text = becomes if word.becomes else f"has no effect: {word.note}"
-        is_removed = bool(word.becomes) or kind is Kind.RESOURCE
-        result.matches.append(here(text, is_removed=is_removed))
+        result.matches.append(here(text, is_removed=bool(word.becomes) or kind is Kind.RESOURCE))
     # A container with 0 GPUs gets none, whatever it says of their parts.
-    of_gpus = {name: amounts for name, amounts in asked.items() if name not in without}
-    _combine(result, pod, of_gpus)
+    _combine(result, pod, {name: each for name, each in asked.items() if name not in without})
     return result
 
 
@@ -394,13 +402,8 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     for name, amounts in asked.items():
         like = [each for each in together if asked[each] == amounts] if inits.get(name) else []
         shares[name] = like[0] if like else _completed(amounts, result.notes)
-    own = {names.ANNOTATION_CONTAINER_SHARES: _compact(shares)}
-    result.annotations = enabled | selecting | own
-
-
-def _compact(shares: Mapping[str, object]) -> str:
-    text = untyped_json.compact_json(shares)
-    return text.replace(f'"{names.ANNOTATION_PREFIX}', '"')
+    text = untyped_json.compact_json(shares).replace(f'"{names.ANNOTATION_PREFIX}', '"')
+    result.annotations = enabled | selecting | {names.ANNOTATION_CONTAINER_SHARES: text}
 
 
 def _completed(amounts: Amounts, notes: list[str]) -> Amounts:

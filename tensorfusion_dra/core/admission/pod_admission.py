@@ -27,16 +27,6 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
-_AMOUNTS: Final = (
-    names.ANNOTATION_TFLOPS_REQUEST,
-    names.ANNOTATION_VRAM_REQUEST,
-    names.ANNOTATION_TFLOPS_LIMIT,
-    names.ANNOTATION_VRAM_LIMIT,
-    names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
-    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
-    names.ANNOTATION_VRAM_PERCENT_REQUEST,
-    names.ANNOTATION_GPU_COUNT,
-)
 OF_CONTAINERS: Final = (
     f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
     "hami-core or mps, which keep equal ones only; nvidia and Tensor Fusion's hypervisor keep the "
@@ -117,18 +107,20 @@ class PodContainer:
         for index, use in enumerate(self.claims):
             # By a single request the container would get only one GPU.
             if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
-                where = f"{self.path}.resources.claims[{index}].request"
-                text = (
+                yield FieldError(
+                    f"{self.path}.resources.claims[{index}].request",
+                    Reason.INVALID,
                     f"found {str(use['request'])[:80]!r}, expected none: each of the "
                     f"{wanted.count} GPUs has its own request; a container gets all of them only "
-                    "by the claim's name"
+                    "by the claim's name",
                 )
-                yield FieldError(where, Reason.INVALID, text)
         for index, switch in enumerate(self.env):
             if switch in REFUSED_ENV:
-                text = f"found {switch}, expected no switch that turns the limiter off"
-                where = f"{self.path}.env[{index}].name"
-                yield FieldError(where, Reason.FORBIDDEN, text)
+                yield FieldError(
+                    f"{self.path}.env[{index}].name",
+                    Reason.FORBIDDEN,
+                    f"found {switch}, expected no switch that turns the limiter off",
+                )
 
 
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
@@ -174,17 +166,21 @@ def errors(
     annotations = review.annotations_of(pod)
     if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
         yield from _named_twice(annotations, wanted)
+    near = (*pod_request.AMOUNTS, names.ANNOTATION_GPU_COUNT)
     for annotation in _compared(annotations):
-        close = difflib.get_close_matches(annotation.lower(), _AMOUNTS, n=1, cutoff=_NEAR)
-        if close:
-            text = f"found an unknown annotation; did you mean {close[0]}?"
-            yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+        for close in difflib.get_close_matches(annotation.lower(), near, n=1, cutoff=_NEAR):
+            yield FieldError(
+                pod_request.path_of(annotation),
+                Reason.NOT_SUPPORTED,
+                f"found an unknown annotation; did you mean {close}?",
+            )
     if indices := annotations.get(names.MARK_GPU_INDICES):
-        text = (
+        yield FieldError(
+            pod_request.path_of(names.MARK_GPU_INDICES),
+            Reason.FORBIDDEN,
             f"found {str(indices)[:80]!r}, expected none: DRA has no index of a GPU; select by "
-            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}"
+            f"uuid in {names.ANNOTATION_CEL_FILTER}, and set {names.ANNOTATION_GPU_COUNT}",
         )
-        yield FieldError(pod_request.path_of(names.MARK_GPU_INDICES), Reason.FORBIDDEN, text)
     if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -203,17 +199,25 @@ def errors(
         )
     ):
         if limit and request and limit < request:
-            text = f"found {limit}, expected at least the request of {request}"
-            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(annotation),
+                Reason.INVALID,
+                f"found {limit}, expected at least the request of {request}",
+            )
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
-        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
-        yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
+        yield FieldError(
+            pod_request.path_of(names.ANNOTATION_ISOLATION),
+            Reason.FORBIDDEN,
+            f"found hard, expected {isolation.HARD_NEEDS}",
+        )
     known = [container.name for container in every]
     for name in wanted.containers:
         if name not in known:
-            text = f"found {name!r}, expected one of {', '.join(known)}"
-            where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
-            yield FieldError(where, Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER),
+                Reason.INVALID,
+                f"found {name!r}, expected one of {', '.join(known)}",
+            )
     for container in every:
         if container.has_share:
             yield from container.errors(wanted)
@@ -233,8 +237,11 @@ def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator
     limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
     for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):
         if all(annotations.get(name, "0") != "0" for name in (amount, percent)):
-            text = f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two"
-            yield FieldError(pod_request.path_of(percent), Reason.INVALID, text)
+            yield FieldError(
+                pod_request.path_of(percent),
+                Reason.INVALID,
+                f"found {annotations[percent][:80]!r} beside {amount}, expected one of the two",
+            )
 
 
 def admitted(
@@ -302,8 +309,8 @@ def admitted(
             ]
             _add_named(_made(container, "resources"), "claims", {**claim, **dict(*used)})
             if names_containers:
-                name = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
-                _add_named(container, "env", name)
+                variable = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
+                _add_named(container, "env", variable)
     return result
 
 
@@ -352,8 +359,8 @@ def warnings(
     for entry in map(as_map, as_list(spec.get("resourceClaims"))):
         named = entry.get("resourceClaimTemplateName")
         if name_of(entry) == names.POD_CLAIM and named != template:
-            found = named or entry.get("resourceClaimName")
-            yield (f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of {template}")
+            kept = named or entry.get("resourceClaimName")
+            yield f"spec.resourceClaims: {names.POD_CLAIM} keeps {kept} instead of {template}"
     for container in every:
         if not container.has_share:
             if container.takes_gpus:
@@ -398,8 +405,8 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"{annotation}: has no effect in DRA mode: {text}"
                 continue
         # The part that an amount is of, without request or limit, is the request.
-        close = [name for name in (f"{short}-request",) if name in known]
-        close = close or difflib.get_close_matches(short, known, n=1)
+        is_request = f"{short}-request" in known
+        close = [f"{short}-request"] if is_request else difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
@@ -407,15 +414,15 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
 def _of_amounts(wanted: PodRequest) -> Iterator[str]:
     if wanted.whole:
         if wanted.tflops or wanted.vram:
-            is_shared = wanted.share.isolation is Isolation.SHARED
-            reason = names.ANNOTATION_ISOLATION if is_shared else names.ANNOTATION_DEDICATED_GPU
+            reason = names.ANNOTATION_DEDICATED_GPU
+            if wanted.share.isolation is Isolation.SHARED:
+                reason = names.ANNOTATION_ISOLATION
             yield f"{reason}: the pod gets whole GPUs; its amounts are ignored"
         return
-    both = (
+    for annotation, amount, what in (
         (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, "compute"),
         (names.ANNOTATION_VRAM_REQUEST, wanted.vram, "memory"),
-    )
-    for annotation, amount, what in both:
+    ):
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:

@@ -65,24 +65,22 @@ REQUESTING_ANNOTATIONS: Final = (
 )
 """Annotations that request a GPU. A pod without any of them requests none."""
 
-_IMPLYING_AMOUNTS: Final = (
+AMOUNTS: Final = (
     names.ANNOTATION_TFLOPS_REQUEST,
     names.ANNOTATION_VRAM_REQUEST,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
     names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
     names.ANNOTATION_VRAM_PERCENT_REQUEST,
-    names.ANNOTATION_TFLOPS_LIMIT,
-    names.ANNOTATION_VRAM_LIMIT,
-    names.ANNOTATION_ISOLATION,
 )
-"""Annotations that determine how much of a GPU the pod gets; a malformed one is error enough."""
+"""Annotations that name a part of a GPU."""
 PERCENT_OF: Final = {
     names.ANNOTATION_TFLOPS_REQUEST: names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_TFLOPS_LIMIT: names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
     names.ANNOTATION_VRAM_REQUEST: names.ANNOTATION_VRAM_PERCENT_REQUEST,
 }
 """The annotation with which a pod names a percentage in place of an amount."""
-_PATH: Final = "metadata.annotations"
 _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
@@ -304,7 +302,7 @@ def requests_gpu(pod_annotations: Mapping[str, str]) -> bool:
 
 def path_of(annotation: str) -> str:
     """Return the path of an annotation in its pod."""
-    return f"{_PATH}[{annotation}]"
+    return f"metadata.annotations[{annotation}]"
 
 
 def _hint(annotation: str, text: str) -> str:
@@ -353,11 +351,17 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
         found["percent"] = None if tflops else percent
         found["percent_limit"] = None if share.tflops_limit else found["percent_limit"]
     request = PodRequest(**found, share=share)
-    amounts_malformed = not malformed.isdisjoint(map(path_of, _IMPLYING_AMOUNTS))
-    if requests_gpu(pod_annotations) and not (request.has_amounts or amounts_malformed):
+    # A malformed annotation that determines how much of a GPU the pod gets is error enough.
+    is_malformed = not malformed.isdisjoint(map(path_of, (*AMOUNTS, names.ANNOTATION_ISOLATION)))
+    if requests_gpu(pod_annotations) and not (request.has_amounts or is_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
-        text = f"found no amount, expected {tflops}, {vram} or both"
-        errors.append(FieldError(path_of(tflops), Reason.REQUIRED, text))
+        errors.append(
+            FieldError(
+                path_of(tflops),
+                Reason.REQUIRED,
+                f"found no amount, expected {tflops}, {vram} or both",
+            )
+        )
     return replace(request, errors=tuple(errors))
 
 
@@ -384,8 +388,13 @@ def _by_container(
             for each in part.errors
         ]
     if found[0].count > 1:
-        text = "found it beside several GPUs, expected one: a container names one request"
-        of_shares.append(FieldError(where, Reason.INVALID, text))
+        of_shares.append(
+            FieldError(
+                where,
+                Reason.INVALID,
+                "found it beside several GPUs, expected one: a container names one request",
+            )
+        )
     is_on = pod_annotations.get(names.ANNOTATION_DRA_ENABLED)
     return replace(
         found[0],
@@ -421,10 +430,10 @@ def alternatives(
     if not wanted.has_percentages:
         return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
     if wanted.percent_limit and len(wanted.models) > 1:
-        several = ", ".join(wanted.models)
-        raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
-    where = "" if wanted.expression else pool
-    every = sorted(card for card in published if card.is_in(where))
+        raise InputError(
+            f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU"
+        )
+    every = sorted(card for card in published if wanted.expression or card.is_in(pool))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
         models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
@@ -477,9 +486,9 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
         InputError: They differ.
     """
     if len(found) > 1:
-        shown = ", ".join(found[amount] for amount in sorted(found)[:5])
         raise InputError(
-            f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
+            f"found {', '.join(found[amount] for amount in sorted(found)[:5])}, expected one kind "
+            f"of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
         )
     return next(iter(found))
 
@@ -498,16 +507,14 @@ def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
                 )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
-            named = (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME, names.ATTR_POOL_NAME)
-            model, product, pool = (_text(attributes, name) for name in named)
             yield Card(
                 vram=vram,
                 tflops=tflops,
                 most_vram=most_vram,
                 most_tflops=most_tflops,
-                model=model,
-                product=product,
-                pool=pool,
+                model=_text(attributes, names.ATTR_MODEL),
+                product=_text(attributes, names.ATTR_PRODUCT_NAME),
+                pool=_text(attributes, names.ATTR_POOL_NAME),
                 node=str(item["spec"].get("nodeName", "")),
             )
 

@@ -23,7 +23,7 @@ b (30), c (20).
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
@@ -34,8 +34,6 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
 
 WORKERS: Final = "workers"
-_NAMED: Final = 5
-"""Most claims that a refusal names."""
 
 # Default amounts: the pod's annotation, and the one that names a percentage instead.
 _DEFAULTS: Final = (
@@ -69,7 +67,12 @@ def shares(claim: Item) -> list[Amounts]:
         known = [name for name in options[0][0] if all(name in each for each, _ in options)]
         # The scheduler may take any of them, so the largest amounts count.
         found.append(
-            {name: max(_times(each[name], count) for each, count in options) for name in known}
+            {
+                name: max(
+                    Quantity(each[name].nano * count, each[name].family) for each, count in options
+                )
+                for name in known
+            }
         )
     return found
 
@@ -77,13 +80,17 @@ def shares(claim: Item) -> list[Amounts]:
 def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
     """Yield the alternatives of each request: what one card is charged, and the number of cards."""
     for alternatives in _cards(claim):
-        options = []
-        for request, amounts, count in alternatives:
-            limits = {**amounts, **_limits(claim, request)}
-            counted = (("requests", amounts), ("limits", limits))
-            charged = {f"{field}.{name}": of[name] for field, of in counted for name in of}
-            options.append((charged, count))
-        yield options
+        yield [
+            (_charged(amounts, {**amounts, **_limits(claim, request)}), count)
+            for request, amounts, count in alternatives
+        ]
+
+
+def _charged(requests: Amounts, limits: Amounts) -> Amounts:
+    return {
+        **{f"requests.{name}": amount for name, amount in requests.items()},
+        **{f"limits.{name}": amount for name, amount in limits.items()},
+    }
 
 
 def sums(found: Iterable[Amounts]) -> Amounts:
@@ -106,12 +113,6 @@ def totals(quota: Item) -> Amounts:
     found = _limited(quota, "total", requests="requests", limits="limits")
     workers = _scope(quota, "total").get("maxWorkers")
     return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
-
-
-def _singles(quota: Item) -> Amounts:
-    """Return the most that each card of a claim may have, by amount."""
-    found = _limited(quota, "single", requests="maxRequests", limits="maxLimits")
-    return {name: amount for name, amount in found.items() if amount.nano}
 
 
 def _limited(quota: Item, scope: str, **fields: str) -> Amounts:
@@ -161,10 +162,12 @@ def refusals(
     options = list(_options(claim))
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
     try:
-        limited, singles = totals(quota), _singles(quota)
+        limited = totals(quota)
+        singles = _limited(quota, "single", requests="maxRequests", limits="maxLimits")
     except DriverError as error:
         yield f"{subject}: spec: {error}"
         return
+    singles = {name: amount for name, amount in singles.items() if amount.nano}
     cards = sum(max(count for _, count in each) for each in options)
     most_cards = _scope(quota, "single").get("maxGPUCount")
     if not old and is_whole_number(most_cards) and cards > most_cards:
@@ -176,8 +179,10 @@ def refusals(
             continue
         field, _, name = amount.partition(".")
         if field == "limits" and not _sets_limit(claim, name):
-            text = "found no limit in the claim, expected one in its parameters or its annotation"
-            yield f"{subject}: {amount}: {text} {names.ANNOTATION_PREFIX}{name}-limit"
+            yield (
+                f"{subject}: {amount}: found no limit in the claim, expected one in its parameters "
+                f"or its annotation {names.ANNOTATION_PREFIX}{name}-limit"
+            )
             continue
         if amount in before and asked[amount] <= before[amount]:
             continue
@@ -191,18 +196,18 @@ def refusals(
         having = {name: each[amount] for name, each in others.items() if each.get(amount)}
         used = sum(having.values(), Quantity(0, most.family))
         if used + asked[amount] > most:
-            left = max(most - used, Quantity(0))
-            rest = f"{left}: {used} of {most} are taken{_names(having)}"
-            rest = rest if names_others else "what the namespace's other claims leave"
+            rest = "what the namespace's other claims leave"
+            if names_others:
+                left = max(most - used, Quantity(0))
+                rest = f"{left}: {used} of {most} are taken{_names(having)}"
             yield f"{subject}: {amount}: found {asked[amount]}, expected at most {rest}"
 
 
 def _names(having: Amounts) -> str:
     """Return the claims that have most, with their amounts; "" if there are none."""
     ordered = sorted(having, key=lambda name: (-having[name].nano, name))
-    shown = ", ".join(f"{name} ({having[name]})" for name in ordered[:_NAMED])
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f" by {shown}{more}" if shown else ""
+    shown = printable.first([f"{name} ({having[name]})" for name in ordered])
+    return f" by {shown}" if shown else ""
 
 
 def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
@@ -222,8 +227,8 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
                 found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
                 count = found if is_whole_number(found) else 1
-                amounts = _amounts(as_map(each.get("capacity")).get("requests"))
-                options.append((full_name, amounts, count))
+                capacity = as_map(each.get("capacity"))
+                options.append((full_name, _amounts(capacity.get("requests")), count))
         if options:
             yield options
 
@@ -250,8 +255,8 @@ def _limits(claim: Item, request: str) -> Amounts:
         )
     except ParameterError:
         return {}  # no node prepares this claim
-    found = (names.CAPACITY_TFLOPS, merged.tflops_limit), (names.CAPACITY_VRAM, merged.vram_limit)
-    return {name: limit for name, limit in found if limit is not None}
+    limits = {names.CAPACITY_TFLOPS: merged.tflops_limit, names.CAPACITY_VRAM: merged.vram_limit}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _sets_limit(claim: Item, name: str) -> bool:
@@ -281,7 +286,3 @@ def _parameters(claim: Item, request: str) -> ShareParameters:
         if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
             merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
     return merged
-
-
-def _times(amount: Quantity, count: int) -> Quantity:
-    return Quantity(amount.nano * count, amount.family)

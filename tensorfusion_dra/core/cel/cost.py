@@ -196,8 +196,11 @@ class _Estimate:
         pattern = node.arguments[-1]
         is_raw = pattern.text[:1] in "rR"
         if pattern.form != "string" or (not is_raw and _HIDDEN.search(pattern.text)):
-            text = r"found a pattern that is computed or has \x, \u or \0"
-            self._refuse(f"{text}, expected a plain string literal", pattern)
+            self._refuse(
+                r"found a pattern that is computed or has \x, \u or \0, expected a plain string "
+                "literal",
+                pattern,
+            )
         once = again = 1
         for group, *numbers in _REPETITION.findall(pattern.text):
             times = max(int(number or 1) for number in numbers)

@@ -84,9 +84,6 @@ CAPACITIES: Final = dict.fromkeys(
 
 _DRIVER: Final = syntax.quoted(names.DRIVER)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ORDER: Final = frozenset({"<", "<=", ">", ">="})
-_EQUALITY: Final = frozenset({"==", "!=", "in"})
-_TAKES_ANYTHING: Final = frozenset({"size", "dyn", "type"})
 _LITERALS: Final = {"string": ValueKind.STRING, "int": ValueKind.INT, "double": ValueKind.DOUBLE}
 _FIELDS: Final = {"attributes": ValueKind.ATTRIBUTES, "capacity": ValueKind.CAPACITY}
 _KNOWN: Final = {
@@ -231,7 +228,9 @@ class _Translation:
             self._lacking.pop()
             return ValueKind.UNKNOWN
         count = syntax.bindings(node)
-        use: _Use = "either" if node.text in _TAKES_ANYTHING or syntax.is_bind(node) else "value"
+        use: _Use = (
+            "either" if node.text in {"size", "dyn", "type"} or syntax.is_bind(node) else "value"
+        )
         if node.form == "method":
             is_loop = count > 0 and not node.text.startswith("opt")
             target = self._value(node.parts[0], bound, "member" if is_loop else use)
@@ -262,10 +261,13 @@ class _Translation:
             if right.form != "list":
                 self._value(right, bound, "member")
         kinds = [self._value(each, bound) for each in nodes]
-        is_alike = node.text in _EQUALITY and {*kinds} <= {ValueKind.QUANTITY, ValueKind.UNKNOWN}
+        is_alike = node.text in {"==", "!=", "in"} and {*kinds} <= {
+            ValueKind.QUANTITY,
+            ValueKind.UNKNOWN,
+        }
         for operand, kind in zip(nodes, kinds, strict=True):
             if (kind is ValueKind.QUANTITY and not is_alike) or (
-                kind is ValueKind.AMOUNT and node.text in _ORDER
+                kind is ValueKind.AMOUNT and node.text in {"<", "<=", ">", ">="}
             ):
                 self._refuse(
                     f"found {kind.value} as operand of {node.text}, "

@@ -25,8 +25,11 @@ _Scalar = Literal["string", "int", "double", "constant"]
 _Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
 Form = Literal[_Scalar, _Compound, "name", "select", "index", "call", "method"]
 
-_ROWS: Final = ("||", "&&", "== != < <= > >= in", "+ -", "* / %")
-_LEVELS: Final = {mark: level for level, row in enumerate(_ROWS) for mark in row.split()}
+_LEVELS: Final = {
+    mark: level
+    for level, row in enumerate(("||", "&&", "== != < <= > >= in", "+ -", "* / %"))
+    for mark in row.split()
+}
 """Precedence of each operator, the lowest first."""
 _TEXT: Final = r"""(?:
     [rR](?:\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}|"(?!"")[^"\n\r]*"|'(?!'')[^'\n\r]*')
@@ -53,18 +56,12 @@ _STRING: Final = re.compile(r"([rR]?)('''|\"\"\"|'|\")(.*)\2", re.DOTALL)
 class CelError(InputError):
     """An expression cannot be parsed or translated.
 
-    Attributes:
-        line: Line of the error, from 1.
-        column: In characters, from 1, as in the API server's own messages.
-        offset: The same position, in characters from the start of the expression.
-        reason: What was found and what was expected.
+    The text begins with line and column, both from 1, as the API server's own messages do.
     """
 
     def __init__(self, reason: str, *, expression: str, offset: int) -> None:
-        self.line, self.column = position(expression, offset)
-        self.offset = offset
-        self.reason = reason
-        super().__init__(f"{self.line}:{self.column}: {reason}")
+        line, column = position(expression, offset)
+        super().__init__(f"{line}:{column}: {reason}")
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
@@ -184,13 +181,19 @@ def _tokens(expression: str) -> Iterator[_Token]:
         found = _TOKEN.match(expression, offset)
         if found is None:
             expected = "closing quotes" if expression[offset] in "'\"" else "a name or an operator"
-            reason = f"found {expression[offset]!r}, expected {expected}"
-            raise CelError(reason, expression=expression, offset=offset)
+            raise CelError(
+                f"found {expression[offset]!r}, expected {expected}",
+                expression=expression,
+                offset=offset,
+            )
         if found.lastgroup != "space":
             count += 1
             if count > MAX_TOKENS:
-                reason = f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}"
-                raise CelError(reason, expression=expression, offset=offset)
+                raise CelError(
+                    f"found more than {MAX_TOKENS} names, literals and operators, {OWN_LIMIT}",
+                    expression=expression,
+                    offset=offset,
+                )
             yield _Token(str(found.lastgroup), found[0], offset, found.end())
         offset = found.end()
     yield _Token("end", "", offset, offset)
@@ -319,8 +322,11 @@ class _ExpressionParser:
 
     def _check_depth(self, depth: int) -> None:
         if depth > MAX_DEPTH:
-            reason = f"found nesting more than {MAX_DEPTH} levels deep, expected less"
-            raise CelError(reason, expression=self._text, offset=self._peek().start)
+            raise CelError(
+                f"found nesting more than {MAX_DEPTH} levels deep, expected less",
+                expression=self._text,
+                offset=self._peek().start,
+            )
 
     def _peek(self) -> _Token:
         return self._tokens[self._next]
@@ -342,8 +348,11 @@ class _ExpressionParser:
 
     def _refuse(self, expected: str) -> NoReturn:
         token = self._peek()
-        reason = f"found {token.text[:40] or 'the end'}, expected {expected}"
-        raise CelError(reason, expression=self._text, offset=token.start)
+        raise CelError(
+            f"found {token.text[:40] or 'the end'}, expected {expected}",
+            expression=self._text,
+            offset=token.start,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,52 +398,45 @@ def terms(expression: str) -> Term:
     Raises:
         CelError: It is not valid CEL.
     """
-    return _Splitter(expression).term(parse(expression), {})
+    return _term(expression, parse(expression), {})
 
 
-class _Splitter:
-    def __init__(self, expression: str) -> None:
-        self._expression: Final = expression
+def _term(expression: str, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
+    """Return the term of a node, whose expression stands between the texts before and after."""
+    text = expression[node.start : node.end]
+    operator, parts = "", tuple[Term, ...]()
+    if is_bind(node):
+        name, value, _ = (expression[each.start : each.end] for each in node.arguments)
+        inner = {**bound, name: _domain(node.arguments[1], bound)}
+        before_body = f"{before}cel.bind({name}, {value}, "
+        body = _term(expression, node.arguments[2], inner, before_body, f"){after}")
+        operator, parts = body.operator, body.parts
+    elif node.form == "logic" or node.text == "!":
+        operator = node.text
+        parts = tuple(_term(expression, part, bound, before, after) for part in node.parts)
+    return Term(
+        text=" ".join(text.split()),
+        expression=f"{before}{text}{after}",
+        operator=operator,
+        parts=parts,
+        lookups=tuple(dict.fromkeys(_lookups(node, bound))),
+    )
 
-    def term(self, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
-        """Return the term of a node, whose expression stands between the texts before and after."""
-        text = self._text(node)
-        operator, parts = "", tuple[Term, ...]()
-        if is_bind(node):
-            name, value, _ = map(self._text, node.arguments)
-            inner = {**bound, name: _domain(node.arguments[1], bound)}
-            body = self.term(
-                node.arguments[2], inner, f"{before}cel.bind({name}, {value}, ", f"){after}"
-            )
-            operator, parts = body.operator, body.parts
-        elif node.form == "logic" or node.text == "!":
-            operator = node.text
-            parts = tuple(self.term(part, bound, before, after) for part in node.parts)
-        return Term(
-            text=" ".join(text.split()),
-            expression=f"{before}{text}{after}",
-            operator=operator,
-            parts=parts,
-            lookups=tuple(dict.fromkeys(self._lookups(node, bound))),
-        )
 
-    def _lookups(self, node: Node, bound: Bound) -> Iterator[Lookup]:
-        match node:
-            case Node(form="select", parts=(target,), text=name):
-                yield from _found(target, name, bound)
-            case Node(form="index", parts=(target, key)):
-                yield from _found(target, key.string(), bound)
-            case Node(form="binary", text="in", parts=(key, target)):
-                yield from _found(target, key.string(), bound)
-            case Node(form="method", arguments=arguments):
-                value = _domain(arguments[1], bound) if is_bind(node) else None
-                names = map(self._text, arguments[: bindings(node)])
-                bound = {**bound, **dict.fromkeys(names, value)}
-        for part in node.parts:
-            yield from self._lookups(part, bound)
-
-    def _text(self, node: Node) -> str:
-        return self._expression[node.start : node.end]
+def _lookups(node: Node, bound: Bound) -> Iterator[Lookup]:
+    match node:
+        case Node(form="select", parts=(target,), text=name):
+            yield from _found(target, name, bound)
+        case Node(form="index", parts=(target, key)):
+            yield from _found(target, key.string(), bound)
+        case Node(form="binary", text="in", parts=(key, target)):
+            yield from _found(target, key.string(), bound)
+        case Node(form="method", arguments=arguments):
+            value = _domain(arguments[1], bound) if is_bind(node) else None
+            names = (each.text for each in arguments[: bindings(node)])
+            bound = {**bound, **dict.fromkeys(names, value)}
+    for part in node.parts:
+        yield from _lookups(part, bound)
 
 
 def _found(target: Node, name: str | None, bound: Bound) -> Iterator[Lookup]:

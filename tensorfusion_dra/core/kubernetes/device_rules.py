@@ -37,10 +37,11 @@ _INT64: Final = range(-(2**63), 2**63)
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
 _PRERELEASE: Final = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _BUILD: Final = r"[0-9A-Za-z-]+"
-_SEMVER: Final = re.compile(
-    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
-    rf"(?:-{_PRERELEASE}(?:\.{_PRERELEASE})*)?(?:\+{_BUILD}(?:\.{_BUILD})*)?"
+SEMVER: Final = re.compile(
+    rf"(?P<major>{_NUMBER})\.(?P<minor>{_NUMBER})\.(?P<patch>{_NUMBER})"
+    rf"(?:-(?P<pre>{_PRERELEASE}(?:\.{_PRERELEASE})*))?(?:\+{_BUILD}(?:\.{_BUILD})*)?"
 )
+"""A version by semver 2.0.0."""
 
 GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
 GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
@@ -112,7 +113,7 @@ def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
     if kind == "int" and value is not None and value not in _INT64:
         yield invalid(path, value, "must be a 64-bit integer")
     if kind in {"string", "version"} and isinstance(value, str):
-        if kind == "version" and not _SEMVER.fullmatch(value):
+        if kind == "version" and not SEMVER.fullmatch(value):
             yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
         if name_rules.size(value) > MAX_TEXT_BYTES:
             yield too_long(path, MAX_TEXT_BYTES)
