@@ -63,9 +63,8 @@ settings.load_profile("tests")
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which examples the tests generate, so that a failure can be repeated."""
-    if EFFORT <= 1:
-        return "generated examples: the same in every run"
-    return f"generated examples: --hypothesis-seed={config.getoption('hypothesis_seed')}"
+    seed = f"--hypothesis-seed={config.getoption('hypothesis_seed')}"
+    return f"generated examples: {'the same in every run' if EFFORT <= 1 else seed}"
 
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its option afterwards
@@ -76,20 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_OUTSIDE] = []
     # End-to-end tests use a real cluster, which is outside the allowed paths.
     folder = config.invocation_params.dir
-    if not all(is_end_to_end(argument, folder) for argument in config.args):
-        _guard_paths()
-
-
-def is_end_to_end(argument: str, folder: Path) -> bool:
-    """Return True if pytest's argument, given in this folder, selects only end-to-end tests."""
-    return (folder / argument.partition("::")[0]).is_relative_to(_END_TO_END)
-
-
-def _guard_paths() -> None:
-    os.environ["TMPDIR"] = tempfile.gettempdir()
-    os.environ[path_guard.REPORT_VARIABLE] = str(_REPORT.file)
-    os.environ.update(path_guard.environment())
-    path_guard.install()
+    paths = [folder / argument.partition("::")[0] for argument in config.args]
+    if not all(path.is_relative_to(_END_TO_END) for path in paths):
+        os.environ["TMPDIR"] = tempfile.gettempdir()
+        os.environ[path_guard.REPORT_VARIABLE] = str(_REPORT.file)
+        os.environ.update(path_guard.environment())
+        path_guard.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,7 @@
 from tensorfusion_dra import extend, testing
 
 
-def test_public_names_of_extend() -> None:
+def test_public_names_are_these_and_all_are_there() -> None:
     assert sorted(extend.__all__) == sorted(
         [
             *("BUDGET_SECONDS", "AttributeProvider", "AttributeValue", "Begins", "Capacity"),
@@ -15,9 +15,6 @@ def test_public_names_of_extend() -> None:
             *("enforced", "is_simulated", "limits_by_index"),
         ]
     )
-
-
-def test_public_names_of_testing() -> None:
     assert sorted(testing.__all__) == sorted(
         [
             *("ODD_GPUS", "check_attributes", "check_capacities", "check_enforcer"),
@@ -25,9 +22,6 @@ def test_public_names_of_testing() -> None:
             "share",
         ]
     )
-
-
-def test_every_public_name_is_there() -> None:
     for module in (extend, testing):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 

@@ -41,6 +41,9 @@ def limits(edits: Edits) -> Sequence[Limit]:
     ]
 
 
+COUNT = itertools.count()
+
+
 def test_good_provider_passes_with_odd_cards() -> None:
     given = testing.check_attributes(
         lambda gpu, node: {RACK: f"{node.name}-{gpu.index}"}, budget_seconds=FOREVER
@@ -61,42 +64,59 @@ def test_class_with_begin_passes() -> None:
     assert testing.check_capacities(Count, budget_seconds=FOREVER)
 
 
-COUNT = itertools.count()
-
-
 @pytest.mark.parametrize(
-    ("provider", "text"),
+    ("check", "provider", "text"),
     [
-        (lambda gpu, node: {RACK: 1.5}, "found float, expected a string"),
-        (lambda gpu, node: {"model": "x"}, "the driver itself uses this name"),
-        (lambda gpu, node: {RACK: gpu.pci_bus_id[0]}, "TypeError"),
-        (lambda gpu, node: {RACK: gpu.product_name}, "may not be more than 64 bytes"),
-        (lambda gpu, node: None, "expected a mapping by name"),
-        (lambda gpu, node: {RACK: next(COUNT)}, "two calls differ"),
-        (lambda gpu, node: {f"example.com/a{n}": n for n in range(40)}, "which is the most"),
-        ("no callable", "expected a callable"),
+        *(
+            (testing.check_attributes, provider, text)
+            for provider, text in (
+                (lambda gpu, node: {RACK: 1.5}, "found float, expected a string"),
+                (lambda gpu, node: {"model": "x"}, "the driver itself uses this name"),
+                (lambda gpu, node: {RACK: gpu.pci_bus_id[0]}, "TypeError"),
+                (lambda gpu, node: {RACK: gpu.product_name}, "may not be more than 64 bytes"),
+                (lambda gpu, node: None, "expected a mapping by name"),
+                (lambda gpu, node: {RACK: next(COUNT)}, "two calls differ"),
+                (
+                    lambda gpu, node: {f"example.com/a{n}": n for n in range(40)},
+                    "which is the most",
+                ),
+                ("no callable", "expected a callable"),
+            )
+        ),
+        *(
+            (testing.check_capacities, lambda gpu, node, value=value: {"a": value}, text)
+            for value, text in (
+                (4, "see consumable"),
+                (consumable(4, maximum=5), "max is larger"),
+            )
+        ),
+        *(
+            (testing.check_health_source, source, text)
+            for source, text in (
+                (lambda gpu: None, "expected a sequence of Problem"),
+                (lambda gpu: ["hot"], "expected a Problem"),
+                (
+                    lambda gpu: [Problem(reason="too hot", text="")],
+                    "expected a Kubernetes label value",
+                ),
+                (
+                    lambda gpu: [Problem(reason=f"r{next(COUNT)}", text="")],
+                    "two calls differ",
+                ),
+            )
+        ),
     ],
 )
-def test_bad_provider_is_told_why(provider: object, text: str) -> None:
+def test_bad_provider_is_told_why(
+    check: Callable[..., object], provider: object, text: str
+) -> None:
     with pytest.raises(AssertionError, match=text):
-        testing.check_attributes(provider, budget_seconds=FOREVER)
+        check(provider, budget_seconds=FOREVER)
 
 
 def test_slow_provider_is_told_its_budget() -> None:
-    def slow(gpu: Gpu, node: Node) -> Mapping[str, str]:
-        time.sleep(0.2)
-        return {}
-
     with pytest.raises(AssertionError, match=r"no answer within 0.05 s"):
-        testing.check_attributes(slow, budget_seconds=0.05)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(4, "see consumable"), (consumable(4, maximum=5), "max is larger")]
-)
-def test_bad_capacity_is_told_why(value: object, text: str) -> None:
-    with pytest.raises(AssertionError, match=text):
-        testing.check_capacities(lambda gpu, node: {"a": value}, budget_seconds=FOREVER)
+        testing.check_attributes(lambda gpu, node: time.sleep(0.2), budget_seconds=0.05)
 
 
 def test_good_health_source_passes() -> None:
@@ -107,20 +127,6 @@ def test_good_health_source_passes() -> None:
     )
 
     assert found == {testing.gpu(0).uuid: ["hot"]}
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        (lambda gpu: None, "expected a sequence of Problem"),
-        (lambda gpu: ["hot"], "expected a Problem"),
-        (lambda gpu: [Problem(reason="too hot", text="")], "expected a Kubernetes label value"),
-        (lambda gpu: [Problem(reason=f"r{next(COUNT)}", text="")], "two calls differ"),
-    ],
-)
-def test_bad_health_source_is_told_why(source: object, text: str) -> None:
-    with pytest.raises(AssertionError, match=text):
-        testing.check_health_source(source, budget_seconds=FOREVER)
 
 
 def test_good_enforcer_passes() -> None:
@@ -205,6 +211,10 @@ ALWAYS = verdicts.enforced("Always", "x")
     [
         (edits(env={"ANOTHER_MEMORY_0": str(2**50)}), "expected 1 to 21474836480"),
         (edits(env={}), "found 0 limits, expected one for each of 1 cards"),
+        (
+            variant(edits=lambda *_: Edits(env={"ANOTHER_MEMORY_0": str(1 + next(COUNT))})),
+            "two calls differ",
+        ),
         (edits(env={"A=B": ""}), "expected the name of a variable"),
         (edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected an absolute path"),
         (variant(needs=lambda _self, _claim: Needs(files=("a",))), "expected an absolute path"),
@@ -217,11 +227,3 @@ ALWAYS = verdicts.enforced("Always", "x")
 def test_bad_enforcer_is_told_why(kind: object, text: str) -> None:
     with pytest.raises(AssertionError, match=text):
         testing.check_enforcer(kind, limits_of=limits, budget_seconds=FOREVER)
-
-
-def test_enforcer_whose_answers_change_is_told() -> None:
-    def changing(_self: object, _claim: object, _shares: object) -> Edits:
-        return Edits(env={"ANOTHER_MEMORY_0": str(1 + next(COUNT))})
-
-    with pytest.raises(AssertionError, match="two calls differ"):
-        testing.check_enforcer(variant(edits=changing), limits_of=limits, budget_seconds=FOREVER)

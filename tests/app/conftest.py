@@ -9,7 +9,7 @@ import structlog
 from dra_simulator.rest import CLASSES
 from tensorfusion_dra.app.shared import logging
 from tests.support import gpu_cluster
-from tests.support.gpu_cluster import Cluster
+from tests.support.gpu_cluster import Cluster, two_cards
 
 
 @pytest.fixture
@@ -33,3 +33,9 @@ def cluster(tmp_path: Path, quiet: None) -> Iterator[Cluster]:
         made = Cluster(server, server.kubeconfig(tmp_path / "kubeconfig"))
         made.client.create(CLASSES, gpu_cluster.device_class())
         yield made
+
+
+@pytest.fixture
+def cards(cluster: Cluster) -> list[str]:
+    """The names of the two cards of node-01."""
+    return cluster.add_node("node-01", *two_cards())

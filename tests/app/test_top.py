@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from dra_simulator.rest import CLAIMS, PODS, SLICES
-from tensorfusion_dra import cli
 from tensorfusion_dra.app import top
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.core import names
@@ -56,14 +55,15 @@ def test_top_shows_what_is_free_and_who_has_the_rest_also_to_programs(
         "no shares in namespace other"
     ]
 
-    found = json.loads(cluster.run(capsys, "top", "-n", "default", "-o", "json").out)
-
+    as_json, as_yaml = (
+        cluster.run(capsys, "top", "-n", "default", "-o", form).out for form in ("json", "yaml")
+    )
+    found = json.loads(as_json)
     card = found["cards"][0]
     assert found["free"]["vram"] == {"total": "240Gi", "taken": "40Gi", "free": "200Gi"}
     assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
     assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
-    shown = cluster.run(capsys, "top", "-n", "default", "-o", "yaml").out
-    assert yaml.safe_load(shown) == found
+    assert yaml.safe_load(as_yaml) == found
 
 
 def use(cluster: Cluster, claim: str, **used: object) -> None:
@@ -87,16 +87,16 @@ def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Captur
     lines = cluster.text(capsys, "top", "--containers").splitlines()
     found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
 
-    rows = [line.split() for line in lines]
-    assert [row[-2:] for row in rows if row and row[0] == "default/a"][:1] == [["12Gi,", "35%"]]
-    assert [row[-1] for row in rows if row and row[0] == "default/b"] == ["-"]
-    assert [(*row[:2], row[-1]) for row in rows[-3:]] == [
+    of_a, of_b, *_ = (line for line in lines if line.startswith("default/"))
+    assert of_a.endswith(" 12Gi, 35%")
+    assert of_b.endswith(" -")
+    assert [(*line.split()[:2], line.split()[-1]) for line in lines[-3:]] == [
         ("POD", "CONTAINER", "USED"),
         ("-", "a0a0", "2Gi"),
         ("default/a", "main", "10Gi"),
     ]
-    shares = found["cards"][0]["shares"]
-    assert [share["used"] and share["used"]["vramBytes"] for share in shares] == [12 * 2**30, None]
+    used = [share["used"] for share in found["cards"][0]["shares"]]
+    assert (used[0]["vramBytes"], used[1]) == (12 * 2**30, None)
 
 
 def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsys: Capture) -> None:
@@ -108,13 +108,17 @@ def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsy
     shown = cluster.text(capsys, "top", "-o", "wide") + cluster.text(capsys, "why", "b")
     programs = cluster.run(capsys, "top", "-o", "json").out
 
-    short = [f"gpu-{number}6{UUID[:2]}" for number in (1, 2)]
-    assert all(f"node-01 {name} A100" in shown for name in short)
-    assert "SHARES HEALTH POOL UUID" in shown
-    assert f"default/a node-01 {short[0]} 312 20Gi - a gpu" in shown
-    assert f"node-01 {short[0]} tflops 312 of 312 taken, 312 more do not fit" in shown
-    assert not any(name in shown for name in names_of_cards)
-    assert all(name in programs for name in names_of_cards)
+    first, second = (f"gpu-{number}6{UUID[:2]}" for number in (1, 2))
+    for line in (
+        "SHARES HEALTH POOL UUID",
+        *(f"node-01 {name} A100" for name in (first, second)),
+        f"default/a node-01 {first} 312 20Gi - a gpu",
+        f"node-01 {first} tflops 312 of 312 taken, 312 more do not fit",
+    ):
+        assert line in shown
+    for name in names_of_cards:
+        assert name not in shown
+        assert name in programs
 
 
 def test_top_shows_what_namespaces_have_of_their_quotas(
@@ -122,24 +126,21 @@ def test_top_shows_what_namespaces_have_of_their_quotas(
 ) -> None:
     for name in ("a", "b"):
         cluster.add_pod(name, request({"vram": "20Gi", "tflops": "100"}))
-    quotas = [quota_document(vram="1Gi")]
-    for quota in (
+    quotas = [
         quota_document(tflops="250", vram="1Ti", workers=9),
         quota_document(vram="10Gi", workers=9),
-    ):
+        quota_document(vram="1Gi"),
+    ]
+    for quota in quotas[:2]:
         quota["metadata"]["namespace"] = "default"
-        quotas.append(quota)
     with canned_api.served({f"GET {watch.QUOTAS}": {"items": quotas}}) as server:
         server.other_url = cluster.server.url
-        config = ["--kubeconfig", str(server.kubeconfig(tmp_path / "canned"))]
-
-        def printed(*flags: str) -> str:
-            assert cli.main(["top", "--namespaces", *flags, *config]) == 0
-            return capsys.readouterr().out
-
-        lines = [" ".join(line.split()) for line in printed().splitlines()]
-        found = json.loads(printed("-n", "team-a", "-o", "json"))
-        as_yaml = yaml.safe_load(printed("-n", "team-a", "-o", "yaml"))
+        cluster.kubeconfig = server.kubeconfig(tmp_path / "canned")
+        lines = cluster.text(capsys, "top", "--namespaces").splitlines()
+        in_team = ("--namespaces", "-n", "team-a", "-o")
+        as_json, as_yaml = (
+            cluster.run(capsys, "top", *in_team, form).out for form in ("json", "yaml")
+        )
 
     assert lines == [
         "NAMESPACE CLAIMS AMOUNT USED QUOTA LEFT",
@@ -149,19 +150,22 @@ def test_top_shows_what_namespaces_have_of_their_quotas(
         "team-a 0 requests.tflops 0 - -",
         "team-a 0 requests.vram 0 1Gi 1Gi",
     ]
-    assert found == {
-        "namespaces": [
-            {
-                "namespace": "team-a",
-                "claims": 0,
-                "amounts": {
-                    "requests.tflops": {"used": "0", "quota": None, "left": None},
-                    "requests.vram": {"used": "0", "quota": "1Gi", "left": "1Gi"},
-                },
-            }
-        ]
-    }
-    assert as_yaml == found
+    assert (
+        json.loads(as_json)
+        == yaml.safe_load(as_yaml)
+        == {
+            "namespaces": [
+                {
+                    "namespace": "team-a",
+                    "claims": 0,
+                    "amounts": {
+                        "requests.tflops": {"used": "0", "quota": None, "left": None},
+                        "requests.vram": {"used": "0", "quota": "1Gi", "left": "1Gi"},
+                    },
+                }
+            ]
+        }
+    )
 
 
 def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(
@@ -177,19 +181,10 @@ def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(
 
 def test_whole_card_and_claim_without_a_pod(cluster: Cluster, capsys: Capture) -> None:
     (first, _) = cluster.add_node("node-01", *two_cards())
-    claim = cluster.schedule_pod("a", request())
-    result = claim["status"]["allocation"]["devices"]["results"][0]
-    del result["shareID"], result["consumedCapacity"]
-    claim["status"]["reservedFor"] = []
-    cluster.client.replace_status(CLAIMS, {**claim, "status": {}})
-    cluster.client.replace_status(
-        CLAIMS,
-        {
-            **claim,
-            "metadata": {**claim["metadata"], "resourceVersion": ""},
-            "status": {"allocation": claim["status"]["allocation"]},
-        },
-    )
+    of_card = {"request": "gpu", "driver": names.DRIVER, "pool": "p/node-01", "device": first}
+    claim = cluster.client.create(CLAIMS, objects.claim(request(), name="a"))
+    allocation = {"devices": {"results": [of_card]}}
+    cluster.client.replace_status(CLAIMS, {**claim, "status": {"allocation": allocation}})
 
     text = cluster.text(capsys, "top")
 
@@ -207,14 +202,12 @@ def test_cluster_without_cards(cluster: Cluster, capsys: Capture) -> None:
 
 
 def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
-    given: list[str | Exception] = ["one\n", RetryableError("GET x: 503"), "two\n"]
-    answers = iter(given)
-    waits = iter([True, True, False])
+    answers, waits = iter(["one\n", "", "two\n"]), iter([True, True, False])
 
     def shown() -> str:
         answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
+        if not answer:
+            raise RetryableError("GET x: 503")
         return answer
 
     top.watch(shown, wait=lambda: next(waits), is_screen=False)
@@ -226,14 +219,11 @@ def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
 def test_interval_that_is_none(cluster: Cluster, capsys: Capture, seconds: str) -> None:
     ended = cluster.run(capsys, "top", "--watch", "--seconds", seconds)
 
-    assert (ended.code, ended.err) == (
-        2,
-        f"tensorfusion-dra: seconds: found {seconds}, expected 1 to 86400\n",
-    )
+    refusal = f"tensorfusion-dra: seconds: found {seconds}, expected 1 to 86400\n"
+    assert (ended.code, ended.err) == (2, refusal)
 
 
-@pytest.mark.usefixtures("quiet")
-def test_taint_of_a_rule_counts(tmp_path: Path, capsys: Capture) -> None:
+def test_taint_of_a_rule_counts(cluster: Cluster, tmp_path: Path, capsys: Capture) -> None:
     taint = {"key": "maintenance", "effect": "NoSchedule"}
     rules = {"items": [{"spec": {"deviceSelector": {"device": "gpu-0"}, "taint": taint}}]}
     cards = objects.resource_slice(objects.shared("gpu-0"), objects.shared("gpu-1"))
@@ -245,10 +235,8 @@ def test_taint_of_a_rule_counts(tmp_path: Path, capsys: Capture) -> None:
         f"{group}/v1/devicetaintrules": rules,
     }
     with canned_api.served(answers) as server:
-        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-        code = cli.main(["top", "--kubeconfig", str(kubeconfig)])
+        cluster.kubeconfig = server.kubeconfig(tmp_path / "canned")
+        ended = cluster.run(capsys, "top")
 
-    shown = capsys.readouterr().out
-    assert code == 0
-    assert "1 GPU tainted" in shown
-    assert shown.count(" maintenance") == 1
+    assert (ended.code, ended.out.count(" maintenance")) == (0, 1)
+    assert "1 GPU tainted" in ended.out

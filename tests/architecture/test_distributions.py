@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,16 +22,17 @@ LINE = (
     "tensorfusion-dra: simulate needs the extra 'simulate' "
     "(pip install 'tensorfusion-dra[simulate]')\n"
 )
-
-
-def loaded(folder: Path) -> dict[str, Any]:
-    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def wheel(folder: Path) -> dict[str, Any]:
-    """The wheel that a pyproject.toml describes."""
-    found: dict[str, Any] = loaded(folder)["tool"]["hatch"]["build"]["targets"]["wheel"]
-    return found
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+SENT = (ROOT / ".dockerignore").read_text().splitlines()
+CHART = ROOT / "daemonset/chart"
+BASE, OF_SIMULATOR = (
+    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    for folder in (ROOT, SIMULATOR)
+)
+PROJECT = BASE["project"]
+WHEEL, SIMULATORS_WHEEL = (
+    each["tool"]["hatch"]["build"]["targets"]["wheel"] for each in (BASE, OF_SIMULATOR)
+)
 
 
 def files_below(folder: Path) -> set[str]:
@@ -45,55 +45,45 @@ def files_below(folder: Path) -> set[str]:
 
 def base_files() -> set[str]:
     """Return the files of the base distribution's wheel."""
-    config = wheel(ROOT)
-    files = set().union(*(files_below(ROOT / package) for package in config["packages"]))
-    left_out = tuple(f"{pattern.removeprefix('/')}/" for pattern in config["exclude"])
+    left_out = tuple(f"{pattern.removeprefix('/')}/" for pattern in WHEEL["exclude"])
+    files = set().union(*(files_below(ROOT / package) for package in WHEEL["packages"]))
     return {name for name in files if not name.startswith(left_out)}
 
 
-def simulator_files() -> set[str]:
-    """Return the files of the simulator's wheel."""
-    sources = wheel(SIMULATOR)["force-include"]
-    return set().union(*(files_below((SIMULATOR / source).resolve()) for source in sources))
-
-
-def test_each_file_of_the_package_is_in_one_wheel() -> None:
-    base, simulator = base_files(), simulator_files()
+def test_each_file_of_the_package_is_in_one_wheel_at_its_place() -> None:
+    placed = SIMULATORS_WHEEL["force-include"]
+    base = base_files()
+    simulator = set().union(*(files_below((SIMULATOR / source).resolve()) for source in placed))
 
     assert base & simulator == set()
     every = files_below(ROOT / "tensorfusion_dra") | files_below(ROOT / "dra_simulator")
     assert base | simulator == every
-
-
-def test_the_simulators_files_keep_their_places() -> None:
-    placed = wheel(SIMULATOR)["force-include"]
-
-    found = {(SIMULATOR / source).resolve(): ROOT / place for source, place in placed.items()}
-    assert all(source == place for source, place in found.items())
-    assert sorted(placed.values()) == ["dra_simulator", "tensorfusion_dra/app/simulate"]
-    assert wheel(ROOT)["exclude"] == ["/tensorfusion_dra/app/simulate"]
+    assert {(SIMULATOR / source).resolve(): ROOT / place for source, place in placed.items()} == {
+        folder: folder
+        for folder in (ROOT / "dra_simulator", ROOT / "tensorfusion_dra/app/simulate")
+    }
 
 
 def test_the_extra_simulate_is_the_simulator_and_what_a_checkout_needs() -> None:
-    base = loaded(ROOT)
-    simulator = loaded(SIMULATOR)["project"]
+    simulator = OF_SIMULATOR["project"]
 
-    group = base["dependency-groups"]["simulate"]
-    extra = base["project"]["optional-dependencies"]["simulate"]
-    assert extra == [f"{simulator['name']}=={simulator['version']}", *group]
-    assert [*base["project"]["optional-dependencies"]] == ["simulate"], "no other verb needs one"
+    group = BASE["dependency-groups"]["simulate"]
+    # No other verb needs an extra.
+    assert PROJECT["optional-dependencies"] == {
+        "simulate": [f"{simulator['name']}=={simulator['version']}", *group]
+    }
 
 
 def test_both_distributions_image_and_chart_have_the_same_license_and_version() -> None:
-    base, simulator = loaded(ROOT)["project"], loaded(SIMULATOR)["project"]
-    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
+    simulator = OF_SIMULATOR["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
-    assert chart["annotations"]["artifacthub.io/license"] == base["license"] == "Apache-2.0"
-    assert f'org.opencontainers.image.licenses="{base["license"]}"' in DOCKERFILE
-    assert version.current() == chart["version"] == chart["appVersion"] == base["version"]
-    assert simulator["dependencies"] == [f"tensorfusion-dra=={base['version']}"]
+    assert chart["annotations"]["artifacthub.io/license"] == PROJECT["license"] == "Apache-2.0"
+    assert f'org.opencontainers.image.licenses="{PROJECT["license"]}"' in DOCKERFILE
+    assert version.current() == chart["version"] == chart["appVersion"] == PROJECT["version"]
+    assert simulator["dependencies"] == [f"tensorfusion-dra=={PROJECT['version']}"]
     for field in ("license", "license-files", "requires-python", "version"):
-        assert simulator[field] == base[field]
+        assert simulator[field] == PROJECT[field]
     for name in simulator["license-files"]:
         assert (SIMULATOR / name).read_text() == (ROOT / name).read_text()
 
@@ -106,17 +96,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     return folder
-
-
-HELP = """
-import sys
-from tensorfusion_dra import cli
-for verb in sys.argv[1:]:
-    try:
-        cli.main([verb, "--help"])
-    except SystemExit as ended:
-        assert ended.code == 0, verb
-"""
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -145,56 +124,38 @@ def test_simulate_without_the_simulator_names_its_extra(
 
 @pytest.mark.process
 def test_every_other_verb_works_without_the_simulator(base: Path) -> None:
-    verbs = ("node-plugin", "webhook", "inspect", "cel", "convert", "doctor")
+    for verb in ("node-plugin", "webhook", "inspect", "cel", "convert", "doctor"):
+        ended = python(base, "-m", "tensorfusion_dra", verb, "--help")
 
-    ended = python(base, "-c", HELP, *verbs)
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count("usage: tensorfusion-dra") == len(verbs)
-
-
-SENT = (ROOT / ".dockerignore").read_text().splitlines()
-RUN = ROOT / "hack/requirements/run.txt"
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert f"usage: tensorfusion-dra {verb}" in ended.stdout
 
 
-def test_every_list_of_packages_that_is_installed_reaches_the_build() -> None:
-    installed = re.findall(r"--requirement (\S+)", (ROOT / "Dockerfile").read_text())
+def test_every_list_of_packages_and_each_license_reaches_the_build() -> None:
+    installed = re.findall(r"--requirement (\S+)", DOCKERFILE)
+    copied = re.findall(r"^COPY (.+) \./$", DOCKERFILE, re.MULTILINE)[0].split()
 
     assert installed == ["hack/requirements/build.txt", "hack/requirements/run.txt"]
-    for name in installed:
+    assert set(PROJECT["license-files"]) <= set(copied)
+    for name in (*installed, *PROJECT["license-files"]):
         assert (ROOT / name).is_file()
         assert f"!{name}" in SENT
 
 
 def test_list_has_every_package_that_a_pod_needs_and_none_that_reads_kubeconfigs() -> None:
-    run = set(re.findall(r"^([a-z0-9-]+)==", RUN.read_text(), re.MULTILINE))
+    listed = (ROOT / "hack/requirements/run.txt").read_text()
+    run = set(re.findall(r"^([a-z0-9-]+)==", listed, re.MULTILINE))
+    required = {re.split("[><=]", each)[0].lower() for each in PROJECT["dependencies"]}
 
-    assert required(PYPROJECT["dependencies"]) - run == {"kubernetes"}
+    assert required - run == {"kubernetes"}
     assert not {"kubernetes", "urllib3", "requests", "aiohttp", "pydantic"} & run
-
-
-def required(requirements: list[str]) -> set[str]:
-    return {re.split("[><=]", each)[0].lower() for each in requirements}
-
-
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
-
-
-def test_license_files_reach_the_wheel_that_the_image_installs() -> None:
-    copied = re.findall(r"^COPY (.+) \./$", DOCKERFILE, re.MULTILINE)
-
-    for name in PYPROJECT["license-files"]:
-        assert (ROOT / name).is_file()
-        assert name in copied[0].split()
-        assert f"!{name}" in SENT
 
 
 @pytest.mark.process
 def test_every_place_names_the_image_of_make_image() -> None:
-    image = f"tensorfusion-dra:{PYPROJECT['version']}"
+    image = f"tensorfusion-dra:{PROJECT['version']}"
     manifests = installation.documents(*installation.NAMES)
-    values = yaml.safe_load((ROOT / "daemonset/chart/values.yaml").read_text())["image"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["image"]
     archive = subprocess.run(
         ["bash", "-c", "source <(grep ^NAME= hack/image); echo $NAME"],
         capture_output=True,
@@ -208,7 +169,7 @@ def test_every_place_names_the_image_of_make_image() -> None:
     assert (values["repository"], values["tag"]) == ("tensorfusion-dra", "")
     assert {container["image"] for container in helm.containers(manifests)} == {image}
     assert set(re.findall(r"\btensorfusion-dra:[\w.]+", page)) == {image}
-    assert f"ARG VERSION={PYPROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
+    assert f"ARG VERSION={PROJECT['version']}\n" in DOCKERFILE
 
 
 def generated(folder: Path) -> dict[str, str]:

@@ -14,11 +14,10 @@ from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tests.support import documented_commands, markdown, yaml_text
+from tests.support import markdown, yaml_text
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
-from tests.support.documented_commands import INSTALL, PAGES, USE, WAYS
-from tests.support.markdown import ROOT
+from tests.support.markdown import INSTALL, PAGES, ROOT, USE, WAYS
 from tests.support.status_scenes import scenes
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -93,12 +92,11 @@ def test_annotation_table_matches_the_webhook() -> None:
 def test_dialect_table_matches_the_words() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "advanced.md"), "dialects")
 
-    documented = {
+    assert {
         (markdown.codes(dialect)[0], word, "".join(markdown.codes(becomes)))
         for dialect, words, becomes in rows
         for word in markdown.codes(words)
-    }
-    assert documented == {
+    } == {
         (str(dialect), word.name, word.becomes.removeprefix(names.ANNOTATION_PREFIX))
         for dialect, words in dialects.WORDS.items()
         for word in words
@@ -129,26 +127,22 @@ def head(file: Path) -> dict[str, str]:
     return found.groupdict(default="")
 
 
-def line(file: Path) -> str:
-    """Return the index's line about a file."""
-    about = head(file)
-    place = f"[{about['number']}. {about['title']}]({file.name})"
-    return f"- {place} ({about['date']}, {about['status']})"
-
-
 def test_index_lists_every_decision_with_its_date_and_status() -> None:
-    index = markdown.text(FOLDER / "README.md").splitlines()
+    index = markdown.text(FOLDER / "README.md")
+    line = "- [{number}. {title}]({file}) ({date}, {status})"
 
-    assert [each for each in index if each.startswith("- ")] == [line(file) for file in DECISIONS]
+    assert re.findall("^- .*", index, re.MULTILINE) == [
+        line.format(file=file.name, **head(file)) for file in DECISIONS
+    ]
 
 
 @pytest.mark.parametrize("file", DECISIONS, ids=lambda file: file.name[:4])
 def test_number_is_that_of_the_file_and_a_status_names_another_decision(file: Path) -> None:
     about = head(file)
 
-    others = {int(each.name[:4]) for each in DECISIONS if each != file}
-    assert int(about["number"]) == int(file.name[:4])
-    assert not about["other"] or int(about["other"]) in others
+    others = {each.name[:4] for each in DECISIONS if each != file}
+    assert about["number"].zfill(4) == file.name[:4]
+    assert not about["other"] or about["other"].zfill(4) in others
 
 
 LAYOUT: Final = markdown.text(ROOT / "docs" / "architecture.md")
@@ -167,17 +161,12 @@ def mentioned() -> list[str]:
     return sorted({code for code in found if PATH.fullmatch(code)} - NOT_PATHS)
 
 
-def exists(path: str) -> bool:
-    """Return True for a path in the package, or at the top of the project."""
-    return (PACKAGE / path).exists() or (ROOT / path).exists()
-
-
 def contract(name: str) -> list[set[str]]:
     """Return the layers of an import contract, the highest first."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts: list[dict[str, Any]] = settings["tool"]["importlinter"]["contracts"]
-    (found,) = [each for each in contracts if each["id"] == name]
-    return [set(layer.split(" | ")) for layer in found["layers"]]
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["id"] == name)
+    return [set(layer.split(" | ")) for layer in layers]
 
 
 def drawing(marker: str) -> list[set[str]]:
@@ -191,8 +180,8 @@ def drawing(marker: str) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("path", mentioned())
-def test_every_path_exists(path: str) -> None:
-    assert exists(path), f"{path}: found no such file or folder"
+def test_every_path_exists_in_the_package_or_at_the_top(path: str) -> None:
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
 
 
 @pytest.mark.parametrize(("marker", "name"), [("layers", "arrows"), ("rooms", "rooms")])
@@ -205,34 +194,27 @@ WITH_COMMANDS = (*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
-    found = list(documented_commands.blocks(page))
-
-    assert [each.place for each in found if not each.ways and not each.reason] == []
-    assert [each.place for each in found if not each.ways <= set(WAYS)] == []
+    for block in markdown.typed_blocks(page):
+        assert block.ways or block.reason, block.place
+        assert block.ways <= set(WAYS), block.place
 
 
 @pytest.mark.parametrize("page", [INSTALL, USE], ids=lambda page: page.name)
 def test_commands_of_a_page_are_run_in_both_ways(page: Path) -> None:
-    ways = (block.ways for block in documented_commands.blocks(page))
+    ways = (block.ways for block in markdown.typed_blocks(page))
 
     assert set().union(*ways) == set(WAYS)
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
-def test_every_upgrade_keeps_the_values(page: Path) -> None:
-    upgrades = re.findall(r"\$ helm upgrade .*", page.read_text(encoding="utf-8"))
-
-    assert [line for line in upgrades if "--values values.yaml" not in line] == []
-
-
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
-def test_packages_are_installed_from_the_checkout_until_there_is_a_release(
+def test_upgrades_keep_the_values_and_packages_are_of_the_checkout_until_a_release(
     page: Path,
 ) -> None:
+    text = page.read_text(encoding="utf-8")
     is_released = "(unreleased)" not in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    by_name = re.findall(r"^\$ pip install '?tensorfusion.*", page.read_text(), re.MULTILINE)
 
-    assert is_released or not by_name
+    assert re.findall(r"\$ helm upgrade (?!.*--values values.yaml).*", text) == []
+    assert is_released or not re.findall(r"^\$ pip install '?tensorfusion.*", text, re.MULTILINE)
 
 
 TROUBLE: Final = (ROOT / "docs" / "troubleshoot.md").read_text()
@@ -242,7 +224,7 @@ def test_documented_events_are_in_the_code_that_logs() -> None:
     documented = [
         each for row in markdown.table(TROUBLE, "events") for each in markdown.codes(row[0])
     ]
-    sources = [file.read_text() for file in (ROOT / "tensorfusion_dra").rglob("*.py")]
+    sources = (file.read_text() for file in PACKAGE.rglob("*.py"))
     logging = "".join(source for source in sources if "structlog" in source)
 
     assert len(documented) == len(set(documented)) > 0
@@ -253,9 +235,7 @@ def test_documented_events_are_in_the_code_that_logs() -> None:
 def test_stages_and_results_are_documented_in_their_order(
     name: str, values: type[Stage | Result]
 ) -> None:
-    text = TROUBLE.partition(f"<!-- {name}: ")[2].partition(f"<!-- end of {name} -->")[0]
-
-    assert markdown.codes(text) == [each.value for each in values]
+    assert markdown.codes(markdown.marked(TROUBLE, name)) == [each.value for each in values]
 
 
 STATUS: Final = (ROOT / "docs" / "status-page.md").read_text(encoding="utf-8")

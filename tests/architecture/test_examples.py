@@ -35,43 +35,36 @@ from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.scheduling import allocation, cel_evaluation
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.webhook import reviews
-from tests.support import installation, kubernetes_schemas
+from tests.support import helm, installation, kubernetes_schemas, objects, rbac
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import stored_slices
-from tests.support.builders.stored_claims import template_claim
+from tests.support.builders.stored_claims import (
+    allocation_result,
+    stored_claim,
+    template_claim,
+)
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
-MANIFESTS = [ROOT / "daemonset" / "claim-template.yaml"]
-LLM_D = ROOT / "hack" / "examples" / "helm"
+EXAMPLES = sorted((helm.ROOT / "hack" / "examples").glob("*.yaml"))
+MANIFESTS = [helm.ROOT / "daemonset" / "claim-template.yaml"]
+LLM_D = helm.ROOT / "hack" / "examples" / "helm"
 KINDS = {
     resource.kind: resource
     for resource in (CLASSES, GPUPOOLS, NAMESPACES, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
 }
 
 Json = dict[str, Any]
-DEFINITIONS = {
-    path.name: path
-    for path in sorted((ROOT / "daemonset" / "chart" / "tensor-fusion-crds").iterdir())
-}
+DEFINITIONS = {path.name: path for path in sorted((helm.CHART / "tensor-fusion-crds").iterdir())}
 
 
-def schema(plural: str) -> Json:
+def schema(plural: str) -> Any:
     """Return the schema in the CustomResourceDefinition of a resource."""
     (definition,) = documents(DEFINITIONS[f"{plural}.yaml"])
     (version,) = definition["spec"]["versions"]
-    found: Json = version["schema"]["openAPIV3Schema"]
-    return found
+    return version["schema"]["openAPIV3Schema"]
 
 
-def pool_fields() -> Json:
-    """Return the schemas of the fields of a GPUPool's spec."""
-    found: Json = schema(names.GPUPOOLS)["properties"]["spec"]["properties"]
-    return found
-
-
-def documents(file: Path) -> list[Json]:
+def documents(file: Path) -> list[Any]:
     return list(yaml.safe_load_all(file.read_text()))
 
 
@@ -81,27 +74,23 @@ def client() -> Iterator[Client]:
         yield Client(server.url)
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
-def test_every_example_is_valid_for_kubernetes(file: Path) -> None:
+@pytest.mark.parametrize("file", [*EXAMPLES, *MANIFESTS], ids=lambda file: file.name)
+def test_every_example_is_valid_and_a_strict_api_server_accepts_it(
+    file: Path, client: Client
+) -> None:
     found = documents(file)
 
     assert found
     for document in found:
+        resource = KINDS[document["kind"]]
         if document["apiVersion"].startswith(f"{names.TENSOR_FUSION_GROUP}/"):
-            jsonschema.validate(document, schema(KINDS[document["kind"]].plural))
+            jsonschema.validate(document, schema(resource.plural))
         else:
             kubernetes_schemas.check(document)
-        if document["kind"] == "Pod":
+        if resource is PODS:
             assert not pod_request.parse(document["metadata"].get("annotations", {})).errors
-
-
-@pytest.mark.parametrize("file", [*EXAMPLES, *MANIFESTS], ids=lambda file: file.name)
-def test_strict_api_server_accepts_every_example(file: Path, client: Client) -> None:
-    for document in documents(file):
-        resource = KINDS[document["kind"]]
         if resource.namespaced:
             document["metadata"].setdefault("namespace", "default")
-
         assert client.create(resource, document)["metadata"]["uid"]
 
 
@@ -120,7 +109,7 @@ def test_templates_in_examples_equal_the_shipped_one() -> None:
 
 
 def test_selectors_in_examples_need_no_translation() -> None:
-    for document in documents(ROOT / "hack" / "examples" / "guide-selectors.yaml"):
+    for document in documents(helm.ROOT / "hack" / "examples" / "guide-selectors.yaml"):
         (request,) = document["spec"]["spec"]["devices"]["requests"]
         (selector,) = request["exactly"]["selectors"]
         expression = selector["cel"]["expression"]
@@ -128,9 +117,10 @@ def test_selectors_in_examples_need_no_translation() -> None:
 
 
 def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> None:
-    _, template, _ = documents(ROOT / "hack" / "examples" / "admin-access.yaml")
+    _, template, _ = documents(helm.ROOT / "hack" / "examples" / "admin-access.yaml")
     spec = template["spec"]["spec"]
-    user = share_of(stored_slices(2)[0]["spec"]["devices"][0]["name"])
+    device = stored_slices(1)[0]["spec"]["devices"][0]["name"]
+    user = stored_claim("user", allocation_result(device, tflops="100", vram="16Gi"))
 
     assert len(devices_for(spec, existing=user)) == 2
 
@@ -139,24 +129,9 @@ def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> No
         devices_for(spec, existing=user)
 
 
-def share_of(device: str) -> Json:
-    """Return a claim with a share of a device."""
-    result = {
-        "driver": names.DRIVER,
-        "pool": stored_slices(1)[0]["spec"]["pool"]["name"],
-        "device": device,
-        "shareID": "5a5a5a5a-0000-4000-8000-000000000001",
-        "consumedCapacity": {"tflops": "100", "vram": "16Gi"},
-    }
-    allocated = {"devices": {"results": [result]}}
-    return {"metadata": {"name": "user"}, "spec": {}, "status": {"allocation": allocated}}
-
-
 def devices_for(spec: Json, *, existing: Json) -> list[str]:
     """Return the devices that the scheduler allocates to a claim on node-01, which has two."""
-    (device_class,) = (
-        each for each in installation.documents("nvidia") if each["kind"] == "DeviceClass"
-    )
+    device_class = helm.one(installation.documents("nvidia"), "DeviceClass")
     cluster = allocation.cluster(slices=stored_slices(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
     node = {"metadata": {"name": "node-01"}}
@@ -198,9 +173,8 @@ Of `accelerator.type` they allow more names.
 """
 
 
-def of_llm_d(version: str) -> Json:
-    (values,) = documents(LLM_D / f"llm-d-modelservice-{version}.yaml")
-    return values
+def of_llm_d(version: str) -> Any:
+    return yaml.safe_load((LLM_D / f"llm-d-modelservice-{version}.yaml").read_text())
 
 
 @pytest.mark.parametrize(("version", "other"), [("0.3", "0.4"), ("0.4", "0.3")])
@@ -219,12 +193,7 @@ def rendered(block: Json, name: str) -> Json:
     # From 0.4.0 on the values have no count: it is that of the server's parallelism.
     wanted = {"deviceClassName": block["class"], "count": block.get("count", 2)}
     request = {"name": name, block["match"]: {**wanted, "selectors": block["selectors"]}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": f"{name}-claim-template", "namespace": "default"},
-        "spec": {"spec": {"devices": {"requests": [request]}}},
-    }
+    return objects.template(request, name=f"{name}-claim-template")
 
 
 @pytest.mark.parametrize(
@@ -243,26 +212,18 @@ def test_llm_d_values_give_a_template_of_their_device_class(
         assert list(name_rules.label("", name)) == []
         stored = client.create(TEMPLATES, rendered(block, name))
         exactly = stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-        assert exactly["deviceClassName"] == device_class
-        assert exactly["count"] == 2
+        assert (exactly["deviceClassName"], exactly["count"]) == (device_class, 2)
 
 
-def of_kind(kind: str) -> list[Json]:
-    """Return the webhook's objects of a kind whose name ends with the given text."""
-    found = [item for item in installation.documents("webhook") if item["kind"].endswith(kind)]
-    assert found
-    return found
+WEBHOOK = installation.documents("webhook")
 
 
 def webhooks() -> dict[tuple[str, str], Json]:
     """Return the webhooks by kind of configuration and name without domain."""
     return {
-        (
-            document["kind"].removesuffix("WebhookConfiguration"),
-            entry["name"].partition(".")[0],
-        ): entry
-        for document in of_kind("WebhookConfiguration")
-        for entry in document["webhooks"]
+        (kind, entry["name"].partition(".")[0]): entry
+        for kind in ("Mutating", "Validating")
+        for entry in helm.one(WEBHOOK, f"{kind}WebhookConfiguration")["webhooks"]
     }
 
 
@@ -275,7 +236,7 @@ def is_sent(entry: Json, document: Json, old: Json | None = None) -> bool:
 
 
 def test_kueues_queue_counts_a_capacity_of_this_driver() -> None:
-    folder = ROOT / "hack" / "examples" / "kueue"
+    folder = helm.ROOT / "hack" / "examples" / "kueue"
     (configuration,) = documents(folder / "configuration.yaml")
     queue = {each["kind"]: each for each in documents(folder / "queue.yaml")}
 
@@ -305,39 +266,36 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
 
 
 def test_configurations_name_the_webhooks_service() -> None:
-    (service,) = of_kind("Service")
-    (deployment,) = of_kind("Deployment")
-    metadata, (port,) = service["metadata"], service["spec"]["ports"]
+    service, deployment = (helm.one(WEBHOOK, kind) for kind in ("Service", "Deployment"))
+    (port,) = service["spec"]["ports"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
+    called = {key: service["metadata"][key] for key in ("name", "namespace")}
 
     for entry in webhooks().values():
-        called = entry["clientConfig"]["service"]
-        assert (called["name"], called["namespace"], called["port"]) == (
-            metadata["name"],
-            metadata["namespace"],
-            port["port"],
-        )
+        found = entry["clientConfig"]["service"]
+        assert found.items() >= {**called, "port": port["port"]}.items()
     assert service["spec"]["selector"].items() <= labels.items()
 
 
 def test_deployment_flags_and_ports_match_the_settings() -> None:
-    (deployment,) = of_kind("Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    pod = helm.one(WEBHOOK, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     verb, *flags = container["args"]
     parser = argparse.ArgumentParser()
     command.add_flags(parser)
 
-    found = setting_sources.values(WebhookSettings, parser.parse_args(flags), {})
-    settings = WebhookSettings(**found)
+    settings = WebhookSettings(
+        **setting_sources.values(WebhookSettings, parser.parse_args(flags), {})
+    )
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert verb == "webhook"
     assert ports["https"] == settings.port
     assert f":{ports['health']}" == settings.health_address == settings.metrics_address
     (mount,) = container["volumeMounts"]
-    assert settings.tls_cert_file == f"{mount['mountPath']}/tls.crt"
-    assert settings.tls_key_file == f"{mount['mountPath']}/tls.key"
-    grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    files = (settings.tls_cert_file, settings.tls_key_file)
+    assert files == (f"{mount['mountPath']}/tls.crt", f"{mount['mountPath']}/tls.key")
+    grace = pod["terminationGracePeriodSeconds"]
     assert settings.drain_seconds + process.GRACE_SECONDS < grace
 
 
@@ -391,80 +349,91 @@ def test_only_a_pod_with_a_request_is_sent(annotations: dict[str, str], sent: bo
     assert pod_request.requests_gpu(annotations) == sent
 
 
+def configured(kind: str, driver: str) -> Any:
+    """Return an object of a kind with parameters for a driver."""
+    document: Any = [{"opaque": {"driver": driver}}]
+    for part in reversed(claim_admission.CONFIG_PATHS[kind]):
+        document = {part: document}
+    return document
+
+
+def labelled(labels: Json) -> Json:
+    """Return a claim that was made from a template with these labels."""
+    claim = template_claim()
+    return {**claim, "metadata": {**claim["metadata"], "labels": labels}}
+
+
+def requesting(annotations: Json, **request: Any) -> Json:
+    """Return a claim with one request, by default of a card of this driver.
+
+    One without annotations has no such field.
+    """
+    wanted = request or {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
+    return {
+        "metadata": {"annotations": annotations} if annotations else {"finalizers": ["a"]},
+        "spec": {"devices": {"requests": [wanted]}},
+    }
+
+
+PARAMETERS, QUOTAS = ("Validating", "parameters"), ("Validating", "quotas")
+CLAIMS = ("Mutating", "claims")
+OTHER = {"example.com/x": "1"}
+
+
 @pytest.mark.parametrize(
-    ("resource", "kind"),
+    ("webhook", "new", "old", "sent"),
     [
-        ("resourceclaims", "ResourceClaim"),
-        ("resourceclaimtemplates", "ResourceClaimTemplate"),
-        ("deviceclasses", "DeviceClass"),
+        *(
+            (PARAMETERS, configured(kind, driver), None, driver == names.DRIVER)
+            for kind in claim_admission.CONFIG_PATHS
+            for driver in (names.DRIVER, "nic.example.com")
+        ),
+        (PARAMETERS, {"spec": {}}, None, False),
+        (PARAMETERS, {"spec": {"spec": {}}}, None, False),
+        (PARAMETERS, {"spec": {"spec": {"devices": {}}, "devices": {}}}, None, False),
+        (CLAIMS, template_claim(), None, True),
+        (CLAIMS, labelled({names.LABEL_CLAIM_TEMPLATE: "false"}), None, False),
+        (CLAIMS, labelled({}), None, False),
+        (CLAIMS, {"metadata": {}, "spec": {}}, None, False),
+        (QUOTAS, requesting({}), None, True),
+        (QUOTAS, requesting({}, exactly={"deviceClassName": "nic.example.com"}), None, False),
+        (
+            QUOTAS,
+            requesting({}, firstAvailable=[{"deviceClassName": names.DEVICE_CLASS}]),
+            None,
+            True,
+        ),
+        # A changed claim is checked again only if annotations of shares changed.
+        *(
+            (QUOTAS, requesting(new), requesting(old), name in names.SHARE_ANNOTATIONS)
+            for name in sorted({*names.SHARE_ANNOTATIONS, "example.com/other"})
+            for new, old in (
+                ({name: "1"}, {}),
+                ({}, {name: "1"}),
+                ({name: "2"}, {name: "1"}),
+                ({name: "1"}, OTHER),
+            )
+        ),
+        (QUOTAS, requesting(OTHER), requesting({}), False),
+        (QUOTAS, requesting({}), requesting(OTHER), False),
     ],
 )
-def test_only_objects_with_parameters_for_this_driver_are_sent(resource: str, kind: str) -> None:
-    def configured(driver: str) -> Json:
-        document: Any = [{"opaque": {"driver": driver}}]
-        for part in reversed(claim_admission.CONFIG_PATHS[kind]):
-            document = {part: document}
-        return dict(document)
-
-    entry = webhooks()["Validating", "parameters"]
-
-    (rule,) = entry["rules"]
-    assert resource in rule["resources"]
-    assert is_sent(entry, configured(names.DRIVER))
-    assert not is_sent(entry, configured("nic.example.com"))
-    empty: Json = {"spec": {"spec": {}}} if kind == "ResourceClaimTemplate" else {"spec": {}}
-    assert not is_sent(entry, empty)
-    assert not is_sent(entry, {"spec": {"spec": {"devices": {}}, "devices": {}}})
-
-
-@pytest.mark.parametrize(
-    ("request_", "sent"),
-    [
-        ({"exactly": {"deviceClassName": names.DEVICE_CLASS}}, True),
-        ({"firstAvailable": [{"deviceClassName": names.DEVICE_CLASS}]}, True),
-        ({"exactly": {"deviceClassName": "nic.example.com"}}, False),
-    ],
-)
-def test_only_claims_of_this_drivers_class_are_sent_for_quotas(request_: Json, sent: bool) -> None:
-    document = {"metadata": {}, "spec": {"devices": {"requests": [request_]}}}
-
-    assert is_sent(webhooks()["Validating", "quotas"], document) is sent
-
-
-@pytest.mark.parametrize("annotation", sorted({*names.SHARE_ANNOTATIONS, "example.com/other"}))
-def test_changed_claim_is_sent_for_quotas_only_if_annotations_of_shares_changed(
-    annotation: str,
+def test_only_these_claims_and_classes_are_sent(
+    webhook: tuple[str, str], new: Json, old: Json | None, sent: bool
 ) -> None:
-    entry = webhooks()["Validating", "quotas"]
-    request = {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
-    bare: Json = {"metadata": {}, "spec": {"devices": {"requests": [request]}}}
-    other = {**bare, "metadata": {"annotations": {"example.com/x": "1"}, "finalizers": ["a"]}}
-    annotated, again = ({**bare, "metadata": {"annotations": {annotation: x}}} for x in "12")
-
-    sent = annotation in names.SHARE_ANNOTATIONS
-    changes = [(bare, annotated), (annotated, bare), (annotated, again), (other, annotated)]
-    assert [is_sent(entry, new, old) for old, new in changes] == [sent] * 4
-    assert not is_sent(entry, other, bare)
-    assert not is_sent(entry, annotated, annotated)
+    assert is_sent(webhooks()[webhook], new, old) is sent
 
 
-def test_claims_are_selected_by_the_templates_label() -> None:
+def test_claims_of_the_template_have_its_label() -> None:
     (template,) = documents(MANIFESTS[0])
-    wanted = {names.LABEL_CLAIM_TEMPLATE: "true"}
-    entry, claim = webhooks()["Mutating", "claims"], template_claim()
 
-    assert is_sent(entry, claim)
-    for labels in ({names.LABEL_CLAIM_TEMPLATE: "false"}, {}):
-        claim["metadata"]["labels"] = labels
-        assert not is_sent(entry, claim)
-    assert not is_sent(entry, {"metadata": {}, "spec": {}})
-    assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
+    for each in (template, template["spec"], template_claim()):
+        assert each["metadata"]["labels"] == {names.LABEL_CLAIM_TEMPLATE: "true"}
     assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
-    assert template_claim()["metadata"]["labels"] == wanted
 
 
 def test_system_and_driver_namespaces_are_excluded() -> None:
-    (namespace,) = (document["metadata"]["namespace"] for document in of_kind("Deployment"))
+    namespace = helm.one(WEBHOOK, "Deployment")["metadata"]["namespace"]
 
     for entry in webhooks().values():
         (rule,) = entry["namespaceSelector"]["matchExpressions"]
@@ -473,37 +442,26 @@ def test_system_and_driver_namespaces_are_excluded() -> None:
 
 
 def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
-    policies = {key: entry["failurePolicy"] for key, entry in webhooks().items()}
+    policies = {(kind, entry["failurePolicy"]) for (kind, _), entry in webhooks().items()}
 
-    assert {kind for (kind, _), policy in policies.items() if policy == "Fail"} == {"Mutating"}
-    assert {kind for (kind, _), policy in policies.items() if policy == "Ignore"} == {"Validating"}
+    assert policies == {("Mutating", "Fail"), ("Validating", "Ignore")}
 
 
 def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
-    (role,) = (
-        each
-        for each in of_kind("ClusterRole")
-        if each["metadata"]["name"] == "tensorfusion-dra-webhook"
-    )
-    rights = {
-        (group, resource): set(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+    granted = rbac.rights(WEBHOOK, "tensorfusion-dra-webhook")
 
-    watched = {"get", "list", "watch"}
-    assert rights == {
-        (names.TENSOR_FUSION_GROUP, names.GPUPOOLS): watched,
-        (names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES): watched,
-        ("", "pods"): {"get"},
-        ("events.k8s.io", "events"): {"create"},
-        (names.RESOURCE_GROUP, "resourceclaimtemplates"): {"list"},
-        (names.RESOURCE_GROUP, "deviceclasses"): {"list", "watch"},
-        ("resource.k8s.io", "resourceslices"): {"list"},
-        ("resource.k8s.io", "resourceclaims"): {"list"},
-        (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},
-        (names.SCHEDULING_GROUP, "priorityclasses"): {"get"},
+    group, watched = names.TENSOR_FUSION_GROUP, ("get", "list", "watch")
+    assert {(each.group, each.resource, each.verb) for each in granted} == {
+        *((group, names.GPUPOOLS, verb) for verb in watched),
+        *((group, names.SCHEDULING_CONFIG_TEMPLATES, verb) for verb in watched),
+        *((group, names.GPU_RESOURCE_QUOTAS, verb) for verb in ("list", "watch")),
+        ("", "pods", "get"),
+        ("events.k8s.io", "events", "create"),
+        (names.RESOURCE_GROUP, "resourceclaimtemplates", "list"),
+        *((names.RESOURCE_GROUP, "deviceclasses", verb) for verb in ("list", "watch")),
+        (names.RESOURCE_GROUP, "resourceslices", "list"),
+        (names.RESOURCE_GROUP, "resourceclaims", "list"),
+        (names.SCHEDULING_GROUP, "priorityclasses", "get"),
     }
 
 
@@ -521,26 +479,21 @@ def test_definition_is_valid_of_its_scope_and_in_tensor_fusions_group(name: str)
     assert [version["name"] for version in spec["versions"]] == [names.TENSOR_FUSION_VERSION]
 
 
-def test_ratios_have_the_drivers_defaults_and_ranges() -> None:
-    capacity = pool_fields()["capacityConfig"]["properties"]
-    ratios = capacity["oversubscription"]["properties"]
-    defaults = {name: ratio["default"] for name, ratio in ratios.items()}
+def test_pools_have_the_drivers_defaults_ranges_and_levels() -> None:
+    fields = schema(names.GPUPOOLS)["properties"]["spec"]["properties"]
+    ratios = fields["capacityConfig"]["properties"]["oversubscription"]["properties"]
 
-    assert parsed({}) == parsed(defaults)
+    assert parsed({}) == parsed({name: ratio["default"] for name, ratio in ratios.items()})
     assert len(ratios) == len(Oversubscription.__dataclass_fields__)
     for name, ratio in ratios.items():
         for limit, beyond in (("minimum", -1), ("maximum", 1)):
             assert parsed({name: ratio[limit]}) is not None
             with pytest.raises(InputError, match=name):
                 parsed({name: ratio[limit] + beyond})
+    levels = fields["qosConfig"]["properties"]["defaultQoS"]["enum"]
+    assert tuple(levels) == QOS_LEVELS
 
 
 def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
     pool = gpupool_document("prod", capacityConfig={"oversubscription": ratios})
     return gpupool.parse(pool).oversubscription
-
-
-def test_qos_levels_are_those_of_the_driver() -> None:
-    qos = pool_fields()["qosConfig"]["properties"]
-
-    assert tuple(qos["defaultQoS"]["enum"]) == QOS_LEVELS

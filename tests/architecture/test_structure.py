@@ -41,9 +41,14 @@ def files(folder: Path = PACKAGE) -> list[Path]:
     return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "pb"]
 
 
+def nodes(path: Path) -> Iterator[ast.AST]:
+    """Yield each part of a file's syntax tree."""
+    yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
 def imported(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, at any place in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -78,9 +83,7 @@ def test_no_modules_import_each_other_directly_or_through_others() -> None:
 
 
 def test_package_init_files_are_empty() -> None:
-    written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
-
-    assert written == []
+    assert [each for each in files() if each.name == "__init__.py" and each.stat().st_size] == []
 
 
 ENFORCER_MODULES: Final = {"hami_core", "mps", "none", "nvidia", "tensor_fusion"}
@@ -103,21 +106,18 @@ def enforcers_named(path: Path) -> Iterator[str]:
     for module in imported(path):
         if module.removeprefix("tensorfusion_dra.enforcers.").partition(".")[0] in ENFORCER_MODULES:
             yield module
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and node.value in ENFORCER_NAMES:
             yield str(node.value)
         elif isinstance(node, ast.Name) and node.id in ENFORCER_CLASSES:
             yield node.id
-        elif isinstance(node, ast.ImportFrom) and node.module == "tensorfusion_dra.enforcers":
-            yield from ({alias.name for alias in node.names} & ENFORCER_MODULES)
 
 
 def test_single_enforcers_are_known_only_in_their_folder() -> None:
-    outside = (path for path in files() if PACKAGE / "enforcers" not in path.parents)
     named = {
         str(path.relative_to(PACKAGE)): found
-        for path in outside
-        if (found := {*enforcers_named(path)})
+        for path in files()
+        if PACKAGE / "enforcers" not in path.parents and (found := {*enforcers_named(path)})
     }
 
     assert {path: found for path, found in named.items() if path not in KNOWN_OUTSIDE} == {}
@@ -138,7 +138,7 @@ def test_collections_are_read_in_one_way_which_bounds_each_object() -> None:
     found = {
         str(path.relative_to(PACKAGE))
         for path in files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and node.value == "items"
     }
 

@@ -18,49 +18,38 @@ def control() -> Path:
     return Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]) / "control"
 
 
-class Daemon:
-    """State of the daemon."""
-
-    def __init__(self) -> None:
-        self.percentage = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or 100)
-        self.memory: dict[str, str] = {}
-        self.ended = False
-
-    def answer(self, command: str) -> str:
-        match command.split():
-            case ["get_default_active_thread_percentage"]:
-                return f"{self.percentage}\n"
-            case ["set_default_device_pinned_mem_limit", card, value]:
-                if number := re.match(r"[1-9][0-9]*", value):
-                    unit = "G" if value[number.end() :].startswith("G") else "M"
-                    self.memory[card] = f"{number[0]}{unit}"
-            case ["get_default_device_pinned_mem_limit", card]:
-                return f"{self.memory[card]}\n" if card in self.memory else ""
-            case ["quit", *_]:
-                self.ended = True
-        return ""
-
-    def serve(self) -> None:
-        control().unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-            server.bind(str(control()))
-            server.listen(128)
-            while not self.ended:
-                connection, _ = server.accept()
-                with connection:
-                    self.converse(connection)
-
-    def converse(self, connection: socket.socket) -> None:
-        while command := connection.recv(4096).decode():
-            note(command)
-            connection.send(self.answer(command).encode() or b"\0")
-            if self.ended:
-                return
-
-
 def note(text: str) -> None:
     with Path(os.environ["MPS_STAND_IN_LOG"]).open("a") as log:
         log.write(f"{text}\n")
+
+
+def serve() -> None:
+    """Answer commands until one of them is to quit."""
+    percentage = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or 100)
+    memory: dict[str, str] = {}
+    ended = False
+    control().unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(control()))
+        server.listen(128)
+        while not ended:
+            connection, _ = server.accept()
+            with connection:
+                while not ended and (command := connection.recv(4096).decode()):
+                    note(command)
+                    answer = ""
+                    match command.split():
+                        case ["get_default_active_thread_percentage"]:
+                            answer = f"{percentage}\n"
+                        case ["set_default_device_pinned_mem_limit", card, value]:
+                            if number := re.match(r"[1-9][0-9]*", value):
+                                unit = "G" if value[number.end() :].startswith("G") else "M"
+                                memory[card] = f"{number[0]}{unit}\n"
+                        case ["get_default_device_pinned_mem_limit", card]:
+                            answer = memory.get(card, "")
+                        case ["quit", *_]:
+                            ended = True
+                    connection.send(answer.encode() or b"\0")
 
 
 def ask() -> int:
@@ -83,7 +72,7 @@ def main() -> int:
         sys.stderr.write("no room for the daemon\n")
         return 1
     note(f"started with {sys.argv[1:]} as {os.getpid()}")
-    Daemon().serve()
+    serve()
     return 0
 
 

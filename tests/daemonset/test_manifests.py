@@ -1,8 +1,14 @@
-"""The chart renders valid objects from its values and the settings, and the manifests are its."""
+"""The chart renders valid objects from its values and the settings, and the manifests are its.
 
+hack/webhook-cert prints the webhook's manifest with a certificate that an API server accepts.
+"""
+
+import base64
+import copy
 import functools
 import json
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +23,7 @@ from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac, yaml_text
+from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, yaml_text
 from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.installation import NO_GPUS, WEBHOOK
 from tests.support.waiting import PATIENCE_SECONDS
@@ -81,14 +87,15 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 
 @functools.cache
-def check_object(document: str, version: str) -> None:
-    """Raise an error if Kubernetes would reject the object, given as JSON.
+def check_object(text: str) -> None:
+    """Raise an error if a supported Kubernetes would reject the object, given as JSON.
 
     Results are cached, because variants share most of their objects. Kubernetes has no schemas of
     the kinds that others define.
     """
-    if not json.loads(document)["apiVersion"].startswith(KINDS_OF_OTHERS):
-        kubernetes_schemas.check(json.loads(document), version)
+    document = json.loads(text)
+    for version in () if document["apiVersion"].startswith(KINDS_OF_OTHERS) else VERSIONS:
+        kubernetes_schemas.check(document, version)
 
 
 @pytest.mark.parametrize("name", installation.NAMES)
@@ -114,18 +121,20 @@ def contains(found: object, part: object) -> bool:
 def test_values_change_these_parts_of_a_release(case: Any) -> None:
     rendered = helm.render(case["values"])
 
-    for is_there, parts in ((True, case["has"]), (False, case.get("lacks", ()))):
+    for is_there, parts in ((True, case.get("has", ())), (False, case.get("lacks", ()))):
         for part in parts:
             assert any(contains(item, part) for item in rendered) is is_there, part
+    for whole in case.get("equal", ()):
+        found = helm.one(rendered, whole["kind"], whole["name"])
+        assert functools.reduce(dict.__getitem__, whole["at"].split("."), found) == whole["value"]
 
 
 @pytest.mark.parametrize("chosen", [[], ["kai"], ["hami", "kserve"]])
 def test_chart_translates_the_chosen_dialects_and_none_by_default(chosen: list[str]) -> None:
     values: dict[str, object] = {"enabled": True, **({"dialects": chosen} if chosen else {})}
 
-    rendered = helm.render({"webhook": values})
+    found = helm.one(helm.render({"webhook": values}), "MutatingWebhookConfiguration")
 
-    (found,) = (item for item in rendered if item["kind"] == "MutatingWebhookConfiguration")
     names = [entry["name"].partition(".")[0] for entry in found["webhooks"]]
     assert names == [*chosen, "pods", "claims"]
 
@@ -139,82 +148,47 @@ def test_chart_knows_the_dialects_of_the_webhook() -> None:
 
 def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
     plain = yaml.safe_load((ROOT / "daemonset" / "claim-template.yaml").read_text())
+    name, labels = plain["metadata"]["name"], plain["metadata"]["labels"]
 
     rendered = helm.render({"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
 
-    templates = {
-        item["metadata"]["namespace"]: item
-        for item in rendered
-        if item["metadata"]["name"] == plain["metadata"]["name"]
-    }
-    assert list(templates) == ["team-a", "team-b"]
-    for found in templates.values():
-        assert found["spec"] == plain["spec"]
-        assert found["metadata"]["labels"].items() >= plain["metadata"]["labels"].items()
+    found = [item for item in rendered if item["metadata"]["name"] == name]
+    assert [each["metadata"]["namespace"] for each in found] == ["team-a", "team-b"]
+    for each in found:
+        assert each["spec"] == plain["spec"]
+        assert each["metadata"]["labels"].items() >= labels.items()
 
 
 def test_every_configuration_trusts_the_self_signed_certificate() -> None:
-    values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
+    rendered = helm.render(SELF_SIGNED)
 
-    rendered = helm.render(values)
-
-    (secret,) = [item for item in rendered if item["kind"] == "Secret"]
-    configurations = [item for item in rendered if item["kind"].endswith("WebhookConfiguration")]
+    secret = helm.one(rendered, "Secret", "tensorfusion-dra-webhook-tls")
     trusted = {
         webhook["clientConfig"]["caBundle"]
-        for item in configurations
-        for webhook in item["webhooks"]
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for webhook in helm.one(rendered, kind)["webhooks"]
     }
     assert trusted == {secret["data"]["ca.crt"]}
-    assert secret["metadata"]["name"] == "tensorfusion-dra-webhook-tls"
     assert not [item for item in rendered if item["kind"] == "Certificate"]
 
 
 def test_chart_notes_give_the_next_steps() -> None:
     with_templates = {**WEBHOOK, "claimTemplate": {"namespaces": ["team-a", "team-b"]}}
 
-    plain, without, complete = (helm.notes(values) for values in ({}, WEBHOOK, with_templates))
-
-    names = {(item["kind"], item["metadata"]["name"]) for item in helm.render()}
-    assert ("DaemonSet", "tensorfusion-dra-node-plugin") in names
-    for notes in (plain, without, complete):
-        assert f"--namespace {helm.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in notes
-    assert "DeviceClass tensor-fusion.ai" in plain
-    assert "template: none yet (claimTemplate.namespaces)" in without
-    assert "template: team-a team-b\n" in complete
-
-
-@pytest.mark.parametrize(
-    ("settings", "address"),
-    [({}, ":8081"), ({"metrics-address": ""}, ""), ({"metrics-address": ":1"}, ":1")],
-)
-def test_metrics_of_the_node_plugin_are_beside_its_probes_or_where_the_settings_say(
-    settings: Mapping[str, str], address: str
-) -> None:
-    (container,) = [
-        each
-        for each in helm.containers(helm.render({"settings": settings}))
-        if each["name"] == "node-plugin"
-    ]
-
-    env = {each["name"]: each.get("value") for each in container["env"]}
-    assert env["TENSORFUSION_DRA_HEALTH_ADDRESS"] == ":8081"
-    assert env["TENSORFUSION_DRA_METRICS_ADDRESS"] == address
-
-
-@pytest.mark.parametrize("address", ["", "127.0.0.1:8081"])
-def test_monitoring_of_metrics_that_are_elsewhere_is_refused(address: str) -> None:
-    values = {"monitoring": {"enabled": True}, "settings": {"metrics-address": address}}
-
-    with pytest.raises(RefusedValuesError, match=f"metrics-address={address}, expected :8081"):
-        helm.render(values)
+    for values, text in (
+        ({}, "DeviceClass tensor-fusion.ai"),
+        (WEBHOOK, "template: none yet (claimTemplate.namespaces)"),
+        (with_templates, "template: team-a team-b\n"),
+    ):
+        notes = helm.notes(values)
+        assert f"--namespace {helm.NAMESPACE} exec daemonset/{NODE_PLUGIN}" in notes
+        assert text in notes
+    assert helm.one(helm.render(), "DaemonSet", NODE_PLUGIN)
 
 
 def check_valid(documents: list[Document]) -> None:
-    """Raise an error if Kubernetes would reject an object, in any of the supported releases."""
-    for version in VERSIONS:
-        for document in documents:
-            check_object(json.dumps(document, sort_keys=True), version)
+    for document in documents:
+        check_object(json.dumps(document, sort_keys=True))
 
 
 def test_every_static_manifest_is_valid_for_kubernetes() -> None:
@@ -258,6 +232,9 @@ def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> N
 
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 NODE_PLUGIN = "tensorfusion-dra-node-plugin"
+SELF_SIGNED: Mapping[str, Any] = {
+    "webhook": {"enabled": True, "certificate": {"source": "self-signed"}}
+}
 DIGEST = f"sha256:{'5a' * 32}"
 EVERYTHING: Mapping[str, Any] = {
     "namespace": {"create": True},
@@ -270,63 +247,56 @@ EVERYTHING: Mapping[str, Any] = {
 }
 
 
-def of_kind(documents: list[Document], kind: str) -> list[Document]:
-    return [item for item in documents if item["kind"] == kind]
-
-
-def pods(documents: list[Document]) -> Iterator[Document]:
-    """Yield the pods of the workloads, each with its workload's selector, and the test's pod."""
+def workloads(documents: list[Document]) -> Iterator[Document]:
+    """Yield the specs of the workloads that an upgrade changes."""
     for item in documents:
         if item["kind"] in {"DaemonSet", "Deployment"}:
-            yield {**item["spec"]["template"], "selector": item["spec"]["selector"]}
-        elif item["kind"] == "Pod":
-            yield item
+            yield item["spec"]
 
 
 def test_every_object_has_the_standard_labels_and_the_users() -> None:
     values = {**EVERYTHING, "commonLabels": {"team": "gpu", NAME: "of-the-user"}}
+    expected = {
+        NAME: "tensorfusion-dra",
+        "app.kubernetes.io/instance": "tensorfusion-dra",
+        "app.kubernetes.io/version": "0.1.0",
+        "app.kubernetes.io/managed-by": "Helm",
+        "helm.sh/chart": "tensorfusion-dra-0.1.0",
+        "team": "gpu",
+    }
 
     for item in helm.render(values):
         labels = item["metadata"]["labels"]
-        assert (
-            labels.items()
-            >= {
-                NAME: "tensorfusion-dra",
-                "app.kubernetes.io/instance": "tensorfusion-dra",
-                "app.kubernetes.io/version": "0.1.0",
-                "app.kubernetes.io/managed-by": "Helm",
-                "helm.sh/chart": "tensorfusion-dra-0.1.0",
-                "team": "gpu",
-            }.items()
-        ), item["metadata"]["name"]
+        assert labels.items() >= expected.items(), item["metadata"]["name"]
         assert COMPONENT in labels
 
 
 def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
     labels = {"commonLabels": {"team": "gpu"}, "nodePlugin": {"podLabels": {"a": "b"}}}
     webhook = {**WEBHOOK["webhook"], "podLabels": {"c": "d"}}
+    of_pods: dict[str, dict[str, str]] = {
+        "node-plugin": {"a": "b"},
+        "webhook": {"c": "d"},
+        "mps": {},
+        "hami-core": {},
+    }
 
     found = {
-        pod["metadata"]["labels"][COMPONENT]: pod
-        for values in (
-            {**labels, **MPS_DAEMON},
-            {**labels, **VARIANTS["hami-core-install"], "webhook": webhook},
+        spec["template"]["metadata"]["labels"][COMPONENT]: (
+            spec["selector"],
+            spec["template"]["metadata"]["labels"],
         )
-        for pod in pods(helm.render(values))
-        if "selector" in pod
+        for values in (MPS_DAEMON, {**VARIANTS["hami-core-install"], "webhook": webhook})
+        for spec in workloads(helm.render({**labels, **values}))
     }
 
-    assert {name: pod["metadata"]["labels"] for name, pod in found.items()} == {
-        name: {NAME: "tensorfusion-dra", COMPONENT: name, "team": "gpu", **own}
-        for name, own in {
-            "node-plugin": {"a": "b"},
-            "webhook": {"c": "d"},
-            "mps": {},
-            "hami-core": {},
-        }.items()
+    assert found == {
+        name: (
+            {"matchLabels": {NAME: "tensorfusion-dra", COMPONENT: name}},
+            {NAME: "tensorfusion-dra", COMPONENT: name, "team": "gpu", **own},
+        )
+        for name, own in of_pods.items()
     }
-    for name, pod in found.items():
-        assert pod["selector"] == {"matchLabels": {NAME: "tensorfusion-dra", COMPONENT: name}}
 
 
 @pytest.mark.parametrize(
@@ -340,66 +310,22 @@ def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
 def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     image: Mapping[str, str], expected: str
 ) -> None:
-    images = {
-        container["image"]
-        for pod in pods(helm.render({"image": image, **MPS_DAEMON, **WEBHOOK}))
-        for field in ("initContainers", "containers")
-        for container in pod["spec"].get(field, ())
-    }
+    rendered = helm.render({"image": image, **MPS_DAEMON, **WEBHOOK})
 
+    of_test = helm.one(rendered, "Pod")["spec"]["containers"]
+    images = {each["image"] for each in (*helm.containers(rendered), *of_test)}
     assert images == {expected}
-
-
-@pytest.mark.parametrize(
-    ("values", "variable", "may_get_pods"),
-    [
-        ({}, None, True),
-        ({"settings": {"read-pods": False, "enforcer": "hami-core,mps"}}, "false", False),
-        ({**WEBHOOK, "settings": TENSOR_FUSION}, "false", False),
-        ({**WEBHOOK, "settings": {**TENSOR_FUSION, "read-pods": True}}, "true", True),
-        # These need to know which containers use a claim, and auto may choose one of them.
-        (WEBHOOK, None, True),
-        ({**WEBHOOK, "settings": {"enforcer": "hami-core"}}, None, True),
-        ({**WEBHOOK, "settings": {"enforcer": "mps"}}, None, True),
-        # It needs the pod that it marks.
-        ({**WEBHOOK, "settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, "false", True),
-    ],
-)
-def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
-    values: Mapping[str, Any], variable: str | None, may_get_pods: bool
-) -> None:
-    rendered = helm.render(values)
-
-    (plugin,) = (
-        item
-        for item in rendered
-        if item["metadata"]["name"] == NODE_PLUGIN and item["kind"] == "DaemonSet"
-    )
-    (container,) = plugin["spec"]["template"]["spec"]["containers"]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
-    rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
-    assert variables.get("TENSORFUSION_DRA_READ_PODS") == variable
-    assert (("pods", "get") in rights) == may_get_pods
-
-
-@pytest.mark.parametrize(("seconds", "may_list"), [(None, False), (0, False), (90, True)])
-def test_claims_are_listed_only_if_pods_wait_for_enforcers(
-    seconds: float | None, may_list: bool
-) -> None:
-    rendered = helm.render({"settings": {"enforcer-wait-seconds": seconds}} if seconds else {})
-
-    rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
-
-    assert (("resourceclaims", "list") in rights) == may_list
 
 
 def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
     files = sorted((helm.CHART / "tensor-fusion-crds").iterdir())
-    kind = "CustomResourceDefinition"
 
-    definitions = of_kind(helm.render({"crds": {"install": True}}), kind)
+    definitions = [
+        item
+        for item in helm.render({"crds": {"install": True}})
+        if item["kind"] == "CustomResourceDefinition"
+    ]
 
-    assert of_kind(helm.render(), kind) == []
     assert [item["spec"] for item in definitions] == [
         yaml.safe_load(file.read_text())["spec"] for file in files
     ]
@@ -409,16 +335,19 @@ def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
 
 def hooked(event: str) -> list[Document]:
     """Return the objects that Helm makes at an event, in the chart's order."""
-    annotated = (item for item in helm.render() if "annotations" in item["metadata"])
-    return [each for each in annotated if each["metadata"]["annotations"]["helm.sh/hook"] == event]
+    hook = {"helm.sh/hook": event}
+    return [
+        item
+        for item in helm.render()
+        if item["metadata"].get("annotations", {}).items() >= hook.items()
+    ]
 
 
 def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_needs() -> None:
     account, role, binding, job = hooked("pre-delete")
 
-    assert [each["kind"] for each in (account, role, binding)] == [
-        *("ServiceAccount", "ClusterRole", "ClusterRoleBinding"),
-    ]
+    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
+    assert [each["kind"] for each in (account, role, binding, job)] == kinds
     spec = job["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == account["metadata"]["name"]
     assert spec["containers"][0]["args"] == ["teardown-check"]
@@ -436,7 +365,7 @@ def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Pa
         item["metadata"]["namespace"] = "default"
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump_all(hooks))
-    (pod,) = of_kind(hooks, "Pod")
+    pod = helm.one(hooks, "Pod")
     (container,) = pod["spec"]["containers"]
     # helm reads the log, and only then removes the pod of an earlier test.
     assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
@@ -585,35 +514,38 @@ def test_notes_say_what_keeps_limits_where_it_may_be_missing(
     assert [text in found for text in said].count(True) == bool(expected)
 
 
-@pytest.mark.parametrize(
-    ("values", "definition", "cure"),
-    [
-        (WEBHOOK, "certificates.cert-manager.io", "webhook.certificate.source=self-signed"),
-        (MONITORING, "podmonitors.monitoring.coreos.com", "monitoring.enabled=false"),
-    ],
-)
-def test_installation_into_a_cluster_without_an_operator_is_refused(
-    values: Mapping[str, Any], definition: str, cure: str, tmp_path: Path
-) -> None:
-    with pytest.raises(helm.RefusedValuesError, match=f"found no .*{definition}.* or set {cure}"):
-        notes(cluster(), values, tmp_path)
-
-    assert notes(cluster(f"CustomResourceDefinition/{definition}"), values, tmp_path)
-    assert helm.render(values), "without a cluster nothing is known"
-
-
+CERTIFICATES = "CustomResourceDefinition/certificates.cert-manager.io"
+MONITORS = "CustomResourceDefinition/podmonitors.monitoring.coreos.com"
 TEAMS = {"claimTemplate": {"namespaces": ["team-a", "team-b", helm.NAMESPACE]}}
 """The release's own namespace may be one that helm is about to create."""
 
 
-def test_namespace_of_a_claim_template_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        helm.RefusedValuesError, match=r"claimTemplate.namespaces: found no namespace team-b in"
-    ):
-        notes(cluster("Namespace/team-a"), TEAMS, tmp_path)
+@pytest.mark.parametrize(
+    ("values", "present", "missing", "error"),
+    [
+        (
+            WEBHOOK,
+            [],
+            CERTIFICATES,
+            r"certificates.cert-manager.io.* or set webhook.certificate.source=self-signed",
+        ),
+        (MONITORING, [], MONITORS, r"podmonitors.monitoring.*or set monitoring.enabled=false"),
+        (
+            TEAMS,
+            ["Namespace/team-a"],
+            "Namespace/team-b",
+            r"claimTemplate.namespaces: found no namespace team-b in",
+        ),
+    ],
+)
+def test_installation_into_a_cluster_without_what_it_needs_is_refused(
+    values: Mapping[str, Any], present: list[str], missing: str, error: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedValuesError, match=error):
+        notes(cluster(*present), values, tmp_path)
 
-    assert notes(cluster("Namespace/team-a", "Namespace/team-b"), TEAMS, tmp_path)
-    assert helm.render(TEAMS), "without a cluster nothing is known"
+    assert notes(cluster(*present, missing), values, tmp_path)
+    assert helm.render(values), "without a cluster nothing is known"
 
 
 def test_namespaces_with_the_label_get_a_claim_template_too(tmp_path: Path) -> None:
@@ -624,13 +556,8 @@ def test_namespaces_with_the_label_get_a_claim_template_too(tmp_path: Path) -> N
     )
     found = [{"metadata": {"name": f"team-{i}", "labels": each}} for i, each in enumerate(labels)]
     listed = {"apiVersion": "v1", "kind": "NamespaceList", "items": found}
-    answers = cluster("Namespace/team-0", "Namespace/team-1")
-    answers |= {"GET /api/v1/namespaces": listed}
-    certificate = {"certificate": {"source": "self-signed"}}
-    values = {
-        "webhook": {"enabled": True, **certificate},
-        "claimTemplate": {"namespaces": ["team-0"]},
-    }
+    answers = {**cluster("Namespace/team-0", "Namespace/team-1"), "GET /api/v1/namespaces": listed}
+    values = {**SELF_SIGNED, "claimTemplate": {"namespaces": ["team-0"]}}
 
     assert "that have the claim template: team-0 team-1\n" in notes(answers, values, tmp_path)
 
@@ -662,6 +589,13 @@ def test_namespaces_with_the_label_get_a_claim_template_too(tmp_path: Path) -> N
             },
             "expected enforcers.hamiCore.folder and version instead",
         ),
+        *(
+            (
+                {**MONITORING, "settings": {"metrics-address": address}},
+                f"metrics-address={address}, expected :8081",
+            )
+            for address in ("", "127.0.0.1:8081")
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(
@@ -686,13 +620,15 @@ def test_settings_table_and_chart_schema_match_the_settings() -> None:
 @pytest.mark.parametrize("name", ["nvidia", "simulated"])
 def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None:
     known = {setting_sources.variable(item) for item in fields(Settings)}
+    (container,) = (
+        each
+        for each in helm.containers(installation.documents(name))
+        if each["name"] == "node-plugin"
+    )
 
-    for container in helm.containers(installation.documents(name)):
-        if container["name"] == "tenant-files":
-            continue  # a script with variables of its own
-        texts = " ".join(entry.get("value", "") for entry in container["env"])
-        named = {entry["name"] for entry in container["env"] if f"$({entry['name']})" not in texts}
-        assert {name for name in named if not name.startswith("NVIDIA_")} <= known
+    texts = " ".join(entry.get("value", "") for entry in container["env"])
+    named = {entry["name"] for entry in container["env"] if f"$({entry['name']})" not in texts}
+    assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 
 
 def test_chart_settings_never_duplicate_a_variable() -> None:
@@ -703,3 +639,79 @@ def test_chart_settings_never_duplicate_a_variable() -> None:
     for container in helm.containers(documents):
         given = [entry["name"] for entry in container.get("env", [])]
         assert len(set(given)) == len(given)
+
+
+WEBHOOK_CERT = ROOT / "hack" / "webhook-cert"
+OF_CERTIFICATES = {"Secret", "Issuer", "Certificate"}
+HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
+
+
+@pytest.fixture(scope="module")
+def printed() -> list[Document]:
+    """The objects that the script prints."""
+    ended = subprocess.run(
+        [WEBHOOK_CERT], check=True, timeout=PATIENCE_SECONDS, stdout=subprocess.PIPE, text=True
+    )
+    return yaml_text.load_all(ended.stdout)
+
+
+def test_only_the_certificate_differs_from_the_static_manifest(printed: list[Document]) -> None:
+    def without_certificate(found: list[Document]) -> list[Document]:
+        kept = copy.deepcopy([item for item in found if item["kind"] not in OF_CERTIFICATES])
+        for item in kept:
+            item["metadata"].pop("annotations", None)
+            for webhook in item.get("webhooks", []):
+                webhook["clientConfig"].pop("caBundle", None)
+        return kept
+
+    assert without_certificate(printed) == without_certificate(installation.documents("webhook"))
+    assert "cert-manager" not in str(printed)
+
+
+def test_client_that_trusts_the_authority_accepts_the_service_certificate(
+    printed: list[Document], tmp_path: Path
+) -> None:
+    secret = helm.one(printed, "Secret", "tensorfusion-dra-webhook-tls")
+    for name, content in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(content))
+    (authority,) = {
+        webhook["clientConfig"]["caBundle"]
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for webhook in helm.one(printed, kind)["webhooks"]
+    }
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    client = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+    # Go clients do not require this, but Python 3.13 does by default.
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=HOST),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+
+    finished = [handshaken(end) for end in ends * 3]
+
+    assert finished[-2:] == [True, True]
+    assert secret["type"] == "kubernetes.io/tls"
+
+
+def handshaken(end: ssl.SSLObject) -> bool:
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def test_days_that_are_no_number_are_refused() -> None:
+    ended = subprocess.run(
+        [WEBHOOK_CERT, "a year"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "DAYS: found a year, expected a number" in ended.stderr

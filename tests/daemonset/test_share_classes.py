@@ -3,7 +3,7 @@
 import base64
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from dra_simulator.rest import (
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tensorfusion_dra.core import names
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.support import gpu_cluster, helm, objects
+from tests.support import helm, objects
 from tests.support.builders.classes import share_class
 from tests.support.builders.quotas import quota_document
 from tests.support.gpu_cluster import Cluster
@@ -60,13 +60,12 @@ def cluster() -> Iterator[Cluster]:
         for document in rendered:
             if document["kind"] == "DeviceClass":
                 found.client.create(CLASSES, document)
-        found.add_node("node-01", *gpu_cluster.two_cards())
         webhook = SimulatedWebhook(folder, found.kubeconfig)
         running.callback(webhook.process.stop)
         assert eventually(webhook.is_ready)
         bundle = base64.b64encode(webhook.ca_bundle.encode()).decode()
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            (document,) = (each for each in rendered if each["kind"] == resource.kind)
+            document = helm.one(rendered, resource.kind)
             for entry in document["webhooks"]:
                 path = entry["clientConfig"]["service"]["path"]
                 entry["clientConfig"] = {"url": f"{webhook.url}{path}", "caBundle": bundle}
@@ -80,11 +79,11 @@ def claim(name: str, device_class: str, *, namespace: str = "default", **exactly
     return found
 
 
-def amounts(found: Json) -> Sequence[Json | None]:
-    return [
-        each["exactly"].get("capacity", {}).get("requests")
-        for each in found["spec"]["devices"]["requests"]
-    ]
+def amounts(found: Json) -> Json | None:
+    """Return the amounts of a claim's only request."""
+    (request,) = found["spec"]["devices"]["requests"]
+    wanted: Json | None = request["exactly"].get("capacity", {}).get("requests")
+    return wanted
 
 
 @pytest.mark.parametrize(
@@ -101,35 +100,23 @@ def test_claim_names_a_class_and_gets_its_amounts(
 ) -> None:
     stored = cluster.client.create(CLAIMS, claim(f"of-{device_class}", device_class))
 
-    assert amounts(stored) == [expected]
+    assert amounts(stored) == expected
 
 
 def test_claim_that_the_scheduler_made_is_unchanged(cluster: Cluster) -> None:
     made = claim("extended", "gpu-quarter")
     made["metadata"]["annotations"] = {EXTENDED: "true"}
 
-    assert amounts(cluster.client.create(CLAIMS, made)) == [None]
+    assert amounts(cluster.client.create(CLAIMS, made)) is None
 
 
 def test_own_amounts_are_refused_where_the_class_says_so(cluster: Cluster) -> None:
     own = {"tflops": "26"}
+    stored = cluster.client.create(CLAIMS, claim("own", "gpu-quarter", capacity=own))
 
-    assert amounts(cluster.client.create(CLAIMS, claim("own", "gpu-quarter", capacity=own))) == [
-        {"tflops": "26", "vram": "8Gi"}
-    ]
+    assert amounts(stored) == {"tflops": "26", "vram": "8Gi"}
     with pytest.raises(ApiError, match="found tflops: 26, expected 25: DeviceClass fixed"):
         cluster.client.create(CLAIMS, claim("own-fixed", "fixed", capacity=own))
-
-
-def test_each_card_of_a_request_is_another_one_and_its_share_is_the_classes(
-    cluster: Cluster,
-) -> None:
-    found = cluster.schedule_pod("two", objects.exactly(deviceClassName="gpu-quarter", count=2))
-
-    results = found["status"]["allocation"]["devices"]["results"]
-    assert len({each["device"] for each in results}) == 2
-    assert [each["request"] for each in results] == ["gpu", "gpu"]
-    assert all(each["consumedCapacity"].items() >= QUARTER["requests"].items() for each in results)
 
 
 def test_quota_counts_the_amounts_and_limits_of_the_class(cluster: Cluster) -> None:

@@ -1,6 +1,5 @@
 """Client of a real cluster for tests: objects, logs and waits."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
@@ -11,6 +10,8 @@ from tensorfusion_dra.core.errors import RetryableError, StatusError
 
 Found = TypeVar("Found")
 Json = dict[str, Any]
+Slices = Callable[[], list[Json]]
+"""Lists the slices of the node under test."""
 
 RESOURCE = "resource.k8s.io/v1"
 _POLL_SECONDS = 0.25
@@ -71,23 +72,31 @@ class Cluster:
 
     def create(self, document: Json) -> Json:
         """Create an object and return it as stored."""
-        return self.api.call("POST", _path(document["kind"], _namespace(document)), body=document)
+        return self.api.call(
+            "POST",
+            path_of(document["kind"], document["metadata"].get("namespace", "")),
+            body=document,
+        )
 
     def apply(self, document: Json) -> Json:
         """Apply an object (server-side apply) and return it as stored."""
-        path = _path(document["kind"], _namespace(document), document["metadata"]["name"])
+        path = path_of(
+            document["kind"],
+            document["metadata"].get("namespace", ""),
+            document["metadata"]["name"],
+        )
         query = {"fieldManager": "tensorfusion-dra-e2e", "force": "true"}
         return self.api.call("PATCH", path, query=query, body=document, content_type=APPLY)
 
     def merge(self, kind: str, name: str, patch: Json, *, namespace: str = "") -> Json:
         """Apply a merge patch to an object and return it as stored."""
-        path = _path(kind, namespace, name)
+        path = path_of(kind, namespace, name)
         return self.api.call("PATCH", path, body=patch, content_type=_MERGE)
 
     def find(self, kind: str, name: str, *, namespace: str = "") -> Json | None:
         """Return an object; None if it does not exist."""
         try:
-            return self.api.call("GET", _path(kind, namespace, name), wait_seconds=_READ_SECONDS)
+            return self.api.call("GET", path_of(kind, namespace, name), wait_seconds=_READ_SECONDS)
         except StatusError as error:
             if error.status == 404:
                 return None
@@ -96,15 +105,10 @@ class Cluster:
     def objects(self, kind: str, *, namespace: str = "", **selectors: str) -> list[Json]:
         """List the objects of one namespace or of all; selectors have the API's names."""
         listed = self.api.call(
-            "GET", _path(kind, namespace), query=selectors, wait_seconds=_READ_SECONDS
+            "GET", path_of(kind, namespace), query=selectors, wait_seconds=_READ_SECONDS
         )
         items: list[Json] = listed.get("items") or []
         return items
-
-    def allocated(self) -> list[Json]:
-        """Return the allocation results of all claims in the cluster, one for each device."""
-        claims = self.objects("ResourceClaim")
-        return [result for claim in claims for result in results_of(claim)]
 
     def delete(
         self, kind: str, name: str, *, namespace: str = "", grace_seconds: int | None = None
@@ -114,15 +118,19 @@ class Cluster:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         try:
-            self.api.call("DELETE", _path(kind, namespace, name), body=body)
+            self.api.call("DELETE", path_of(kind, namespace, name), body=body)
         except StatusError as error:
             if error.status != 404:
                 raise
 
     def log(self, pod: str, *, namespace: str, **query: str) -> str:
         """Return the log of a pod's container so far."""
-        path = f"{_path('Pod', namespace, pod)}/log"
-        return self._text(path, query)
+        path = f"{path_of('Pod', namespace, pod)}/log"
+        try:
+            answer = self.api.send("GET", path, query=query, wait_seconds=_READ_SECONDS)
+            return answer.body().decode(errors="replace")
+        except (HTTPException, OSError) as error:
+            raise RetryableError(f"GET {path}: {error}") from error
 
     def post(self, path: str, body: Json, **query: str) -> Json:
         """Send a POST and return the response; for subresources and dry runs."""
@@ -167,13 +175,6 @@ class Cluster:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _text(self, path: str, query: Mapping[str, str]) -> str:
-        try:
-            answer = self.api.send("GET", path, query=query, wait_seconds=_READ_SECONDS)
-            return answer.body().decode(errors="replace")
-        except (HTTPException, OSError) as error:
-            raise RetryableError(f"GET {path}: {error}") from error
-
 
 def results_of(claim: Json) -> list[Json]:
     """Return the allocation results of a claim, one for each device; empty if not allocated."""
@@ -184,20 +185,7 @@ def results_of(claim: Json) -> list[Json]:
 
 def path_of(kind: str, namespace: str = "", name: str = "") -> str:
     """Return the URL path of a collection or of an object."""
-    return _path(kind, namespace, name)
-
-
-def shown(document: object) -> str:
-    """Return a document as text for evidence files."""
-    return json.dumps(document, indent=2, sort_keys=True)
-
-
-def _path(kind: str, namespace: str = "", name: str = "") -> str:
     version, plural, namespaced = _KINDS[kind]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     within = f"/namespaces/{segment(namespace)}" if namespaced and namespace else ""
     return f"{root}{within}/{plural}" + (f"/{segment(name)}" if name else "")
-
-
-def _namespace(document: Json) -> str:
-    return str(document["metadata"].get("namespace", ""))

@@ -4,27 +4,29 @@ Every wait prints its subject and duration. When a test fails, the state of the 
 claims, slices, events, logs) is written to a folder with the name of the test.
 """
 
+import json
 import os
 import shlex
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
-from tests.e2e import evidence
-from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
+from tensorfusion_dra.core.errors import RetryableError
+from tests.e2e.cluster import Cluster, Json, Slices, results_of
 from tests.e2e.drivers import LABEL_NAME, Driver, HostProcess, InstalledDaemonSet
 from tests.e2e.tenants import Tenants
+from tests.support.builders.documents import class_document
 
 NodeCommand = Callable[[str], None]
-
-_TEST_SECONDS = 600
-_NODE_COMMAND_SECONDS = 180
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,40 +47,82 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "node_command: restarts the kubelet or the node")
-    config.addinivalue_line("markers", "webhook: needs the admission webhook")
-    config.addinivalue_line(
-        "markers", "documents: installs and uninstalls the driver, on a cluster without it"
-    )
-    config.addinivalue_line(
-        "markers", "upgrade: installs an earlier version, on a cluster without the driver"
-    )
-    config.addinivalue_line("markers", "extended_resource: needs the gate DRAExtendedResource")
+    for marker in (
+        "node_command: restarts the kubelet or the node",
+        "webhook: needs the admission webhook",
+        "documents: installs and uninstalls the driver, on a cluster without it",
+        "upgrade: installs an earlier version, on a cluster without the driver",
+        "extended_resource: needs the gate DRAExtendedResource",
+    ):
+        config.addinivalue_line("markers", marker)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.process)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    if report.failed and "cluster" in getattr(item, "funcargs", {}):
-        folder = item.config.getoption("--evidence") / f"{item.name}-{call.when}"
-        driver = getattr(item, "funcargs", {}).get("driver")
-        namespace = getattr(item, "funcargs", {}).get("tenants")
-        evidence.gather(
+    fixtures: dict[str, Any] = getattr(item, "funcargs", {})
+    if report.failed and "cluster" in fixtures:
+        folder: Path = item.config.getoption("--evidence") / f"{item.name}-{call.when}"
+        tenants: Tenants | None = fixtures.get("tenants")
+        gather(
             folder,
-            item.funcargs["cluster"],  # type: ignore[attr-defined]
-            namespace=namespace.namespace if namespace else "",
-            driver=driver,
+            fixtures["cluster"],
+            namespace=tenants.namespace if tenants else "",
+            driver=fixtures.get("driver"),
         )
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
         report.sections.append(("evidence", f"{folder}: {files}"))
     return report  # type: ignore[return-value]
+
+
+def gather(folder: Path, cluster: Cluster, *, namespace: str, driver: Driver | None) -> None:
+    """Write the cluster's state to a folder; a file that cannot be filled has the error instead.
+
+    Args:
+        folder: Created if it does not exist.
+        namespace: Namespace of the test; "" for none.
+        driver: Node plugin under test; None if none was started.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    selector = f"spec.driver={names.DRIVER}"
+    sources: dict[str, Callable[[], object]] = {
+        "nodes.json": partial(cluster.objects, "Node"),
+        "slices.json": partial(cluster.objects, "ResourceSlice", fieldSelector=selector),
+        "pods.json": partial(cluster.objects, "Pod", namespace=namespace),
+        "claims.json": partial(cluster.objects, "ResourceClaim", namespace=namespace),
+        "templates.json": partial(cluster.objects, "ResourceClaimTemplate", namespace=namespace),
+        "events.txt": partial(_events, cluster, namespace),
+    }
+    if driver is not None:
+        sources["node-plugin.log"] = driver.log
+    with suppress(RetryableError):
+        for pod in cluster.objects("Pod", namespace=namespace) if namespace else ():
+            name = pod["metadata"]["name"]
+            for each in pod["spec"]["containers"]:
+                log = partial(cluster.log, name, namespace=namespace, container=each["name"])
+                sources[f"{name}-{each['name']}.log"] = log
+    for name, read in sources.items():
+        try:
+            found = read()
+        except (RetryableError, AssertionError) as error:
+            found = f"cannot be read: {error}"
+        text = found if isinstance(found, str) else json.dumps(found, indent=2, sort_keys=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _events(cluster: Cluster, namespace: str) -> str:
+    return "\n".join(
+        f"{event['involvedObject'].get('kind')}/{event['involvedObject'].get('name')} "
+        f"{event.get('reason')} ({event.get('count') or 1}): {event.get('message')}"
+        for event in cluster.objects("Event", namespace=namespace)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -147,20 +191,12 @@ def driver(
 @pytest.fixture(scope="session")
 def device_class(cluster: Cluster) -> None:
     """Create the DeviceClass that claims name, as in the manifests, unless it exists."""
-    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
     if cluster.find("DeviceClass", names.DEVICE_CLASS) is None:
-        cluster.create(
-            {
-                "apiVersion": RESOURCE,
-                "kind": "DeviceClass",
-                "metadata": {"name": names.DEVICE_CLASS},
-                "spec": {"selectors": [selector]},
-            }
-        )
+        cluster.create(class_document())
 
 
 @pytest.fixture
-def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], list[Json]]:
+def slices(cluster: Cluster, node_name: str, driver: Driver) -> Slices:
     """Start the driver, wait for the node's slices and return a function that lists them."""
     selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
@@ -177,7 +213,7 @@ def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], lis
 def tenants(
     cluster: Cluster,
     node_name: str,
-    slices: Callable[[], list[Json]],
+    slices: Slices,
     device_class: None,
     pytestconfig: pytest.Config,
 ) -> Iterator[Tenants]:
@@ -219,7 +255,7 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
             [*shlex.split(named), what],
             capture_output=True,
             text=True,
-            timeout=_NODE_COMMAND_SECONDS,
+            timeout=180,
             check=False,
         )
         print(f"{what} took {time.monotonic() - started:.1f} s")
@@ -229,7 +265,7 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
 
 
 @pytest.fixture
-def idle_node(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
+def idle_node(cluster: Cluster, slices: Slices) -> None:
     """Wait until no claim has a GPU of the node, so that the test can count free capacity."""
     pools = {item["spec"]["pool"]["name"] for item in slices()}
 

@@ -1,7 +1,6 @@
 """Node plugin under test: the installed DaemonSet, or a process on this machine."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -67,10 +66,13 @@ class HostProcess:
             self._running = self._spawn()
 
     def kill(self) -> None:
-        if self._running is not None:
-            self._running.send_signal(signal.SIGKILL)
-            self._running.wait(_STOP_SECONDS)
+        self._end_at_once()
         self._running = self._spawn()
+
+    def _end_at_once(self) -> None:
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait(_STOP_SECONDS)
 
     def upgrade(self) -> None:
         old, began = self._running, len(self.log())
@@ -103,9 +105,7 @@ class HostProcess:
 
     @contextmanager
     def power_cut(self) -> Iterator[None]:
-        if self._running is not None:
-            self._running.kill()
-            self._running.wait(_STOP_SECONDS)
+        self._end_at_once()
         yield
         self.start()
 
@@ -225,10 +225,7 @@ class InstalledDaemonSet:
         for pod in self._pods():
             conditions = pod["status"].get("conditions") or []
             is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-            if is_ready and pod["metadata"]["uid"] != uid and not _is_being_deleted(pod):
+            is_ending = "deletionTimestamp" in pod["metadata"]
+            if is_ready and pod["metadata"]["uid"] != uid and not is_ending:
                 return pod
         return None
-
-
-def _is_being_deleted(pod: Json) -> bool:
-    return "deletionTimestamp" in pod["metadata"]

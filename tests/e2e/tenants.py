@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.core import names
-from tests.e2e.cluster import RESOURCE, Cluster, Json
+from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
 
 _PRINT = (
     "env; echo END; "
@@ -13,6 +13,8 @@ _PRINT = (
     "echo DONE; trap 'exit 0' TERM; sleep 1000000 & wait"
 )
 START_SECONDS = 60.0
+SMALL = {"tflops": "10", "vram": "1Gi"}
+"""Amounts of a small share."""
 
 
 class Tenants:
@@ -79,10 +81,31 @@ class Tenants:
 
     def run(self, name: str, capacity: Mapping[str, str]) -> dict[str, str]:
         """Run a pod with one share and return its container's environment."""
-        self.template(name, capacity_request("gpu", capacity))
-        self.pod(name, template=name)
+        return self.run_with(name, capacity_request("gpu", capacity))
+
+    def run_with(
+        self, name: str, *requests: Json, containers: Sequence[str | None] = (None,), **spec: Any
+    ) -> dict[str, str]:
+        """Run a pod with a claim for these requests; return its first container's environment."""
+        self.template(name, *requests, **spec)
+        self.pod(name, template=name, containers=containers)
         self.wait_until_running(name)
         return self.env(name)
+
+    def run_all(self, *pods: str, template: str, seconds: float = START_SECONDS) -> None:
+        """Create pods of one template, and wait until all of them run."""
+        for name in pods:
+            self.pod(name, template=template)
+        for name in pods:
+            self.wait_until_running(name, seconds=seconds)
+
+    def lacks_room(self, name: str, capacity: Mapping[str, str]) -> None:
+        """Create a pod with one share, and wait until the scheduler finds no card for it."""
+        self.template(name, capacity_request("gpu", capacity))
+        self.pod(name, template=name)
+        self.cluster.until(
+            f"pod {name} to be unschedulable", lambda: _unschedulable(self.stored(name)), seconds=30
+        )
 
     def wait_until_running(self, name: str, *, seconds: float = START_SECONDS) -> Json:
         """Wait until all containers of a pod run, and return the pod.
@@ -125,20 +148,12 @@ class Tenants:
 
     def _printed(self, name: str, container: int) -> str:
         """Wait until a container has printed everything, and return that."""
-        return self.cluster.until(
-            f"the output of {name}/c{container}",
-            lambda: (
-                log
-                if "\nDONE"
-                in (
-                    log := self.cluster.log(
-                        name, namespace=self.namespace, container=f"c{container}"
-                    )
-                )
-                else None
-            ),
-            seconds=20,
-        )
+
+        def printed() -> str | None:
+            log = self.cluster.log(name, namespace=self.namespace, container=f"c{container}")
+            return log if "\nDONE" in log else None
+
+        return self.cluster.until(f"the output of {name}/c{container}", printed, seconds=20)
 
     def claim(self, pod: str) -> Json | None:
         """Return the claim that was generated for a pod; None if there is none yet."""
@@ -152,16 +167,7 @@ class Tenants:
         """Return the allocation results of a pod's claim."""
         claim = self.claim(pod)
         assert claim is not None, f"pod {pod} has no claim"
-        found: list[Json] = claim["status"]["allocation"]["devices"]["results"]
-        return found
-
-    def wait_until_unschedulable(self, name: str, *, seconds: float = 30.0) -> str:
-        """Wait until the scheduler marks a pod as unschedulable, and return the message."""
-        return self.cluster.until(
-            f"pod {name} to be unschedulable",
-            lambda: _unschedulable(self.stored(name)),
-            seconds=seconds,
-        )
+        return results_of(claim)
 
     def events(self, name: str) -> str:
         """Return the Events of a pod, one on each line."""
@@ -175,19 +181,12 @@ class Tenants:
     def event(self, name: str, reason: str, *, seconds: float = 60.0) -> str:
         """Wait for an Event of a pod with this reason, and return its message."""
         selector = f"involvedObject.name={name},reason={reason}"
-        return self.cluster.until(
+        events = self.cluster.until(
             f"event {reason} of pod {name}",
-            lambda: next(
-                (
-                    str(event["message"])
-                    for event in self.cluster.objects(
-                        "Event", namespace=self.namespace, fieldSelector=selector
-                    )
-                ),
-                None,
-            ),
+            lambda: self.cluster.objects("Event", namespace=self.namespace, fieldSelector=selector),
             seconds=seconds,
         )
+        return str(events[0]["message"])
 
     def delete(self, *pods: str, seconds: float = 60.0, grace_seconds: int | None = None) -> None:
         """Delete pods and wait until they and their claims are gone."""
@@ -239,8 +238,9 @@ def _is_running(pod: Json) -> bool:
     return started and all("running" in status["state"] for status in statuses)
 
 
-def _unschedulable(pod: Json) -> str | None:
-    for condition in pod["status"].get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return str(condition.get("message", ""))
-    return None
+def _unschedulable(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions") or []
+    return any(
+        each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable"
+        for each in conditions
+    )

@@ -21,13 +21,11 @@ import yaml
 from tensorfusion_dra.core import names
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import LABEL_NODE_PLUGIN
-from tests.support import documented_commands, markdown
-from tests.support.documented_commands import INSTALL, USE, WAYS, Block
-from tests.support.markdown import ROOT
+from tests.support import markdown
+from tests.support.markdown import INSTALL, ROOT, USE, WAYS, Block
 
 pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
 
-NAMESPACE = "tensorfusion-dra"
 AFTER_USE = ("Upgrade", "Uninstall")
 """The sections of docs/install.md that are read after docs/use.md."""
 
@@ -45,8 +43,6 @@ LEFT_BEHIND = (
     "ValidatingWebhookConfiguration",
 )
 """Kinds of which an uninstallation might leave an object behind, besides slices."""
-
-_COMMAND_SECONDS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +80,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_COMMAND_SECONDS,
+            timeout=300,
             check=False,
         )
         print(ended.stdout, flush=True)
@@ -142,8 +138,8 @@ def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[R
 def test_commands_of_the_pages_install_use_and_uninstall(
     way: str, bare_cluster: Cluster, reader: Reader
 ) -> None:
-    install = [block for block in documented_commands.blocks(INSTALL) if way in block.ways]
-    use = [block for block in documented_commands.blocks(USE) if way in block.ways]
+    install = [block for block in markdown.typed_blocks(INSTALL) if way in block.ways]
+    use = [block for block in markdown.typed_blocks(USE) if way in block.ways]
     before = [block for block in install if block.section not in AFTER_USE]
     after = [block for block in install if block.section in AFTER_USE]
     team = reader.placeholders["TEAM"]

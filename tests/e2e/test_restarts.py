@@ -1,22 +1,17 @@
 """Pods across restarts of the kubelet, the driver and the node, and deletions meanwhile."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity
-from tests.e2e.cluster import Cluster, Json
+from tests.e2e.cluster import Cluster, Json, Slices, results_of
 from tests.e2e.conftest import NodeCommand
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, capacity_request
+from tests.e2e.tenants import SMALL, Tenants, capacity_request
 
-Slices = Callable[[], list[Json]]
-
-SMALL = {"tflops": "10", "vram": "1Gi"}
 RECOVERY_SECONDS = 180.0
 
 
@@ -89,19 +84,18 @@ def test_pods_come_and_go_while_the_driver_is_killed_or_upgraded(
     tenants: Tenants, driver: Driver, slices: Slices, disruption: str
 ) -> None:
     tenants.template("share", capacity_request("gpu", {"tflops": "30", "vram": "4Gi"}))
-    with _repeated(getattr(driver, disruption), times=3) as done:
-        wave = 0
-        while not done.is_set() or wave < 3:
+    wave = 0
+    with ThreadPoolExecutor(1) as other:
+        disrupting = other.submit(_repeat, getattr(driver, disruption), times=3)
+        while not disrupting.done() or wave < 3:
             pods = [f"w{wave}-{number}" for number in range(4)]
-            for name in pods:
-                tenants.pod(name, template="share")
-            for name in pods:
-                tenants.wait_until_running(name, seconds=RECOVERY_SECONDS)
+            tenants.run_all(*pods, template="share", seconds=RECOVERY_SECONDS)
             assert _overcommitted(tenants.cluster, slices) == {}
             for name in pods:
                 assert tenants.env(name)[names.ENV_MEMORY_LIMIT] == "4096"
             tenants.delete(*pods, seconds=RECOVERY_SECONDS)
             wave += 1
+    disrupting.result()
 
     print(f"{wave} waves of 4 pods during 3 disruptions: {disruption}")
 
@@ -126,37 +120,9 @@ def test_new_pod_gets_a_share_after_a_reboot_of_the_node(
     tenants.delete("a", "b", seconds=RECOVERY_SECONDS)
 
 
-@contextmanager
-def _repeated(disruption: Callable[[], None], *, times: int) -> Iterator[threading.Event]:
-    """Repeat a disruption during the block; the yielded event is set after the last one."""
-    done = threading.Event()
-    failed: list[BaseException] = []
-
-    def again() -> None:
-        try:
-            for _ in range(times):
-                disruption()
-        except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
-            failed.append(error)
-        finally:
-            done.set()
-
-    thread = threading.Thread(target=again)
-    thread.start()
-    try:
-        yield done
-    finally:
-        thread.join()
-        with contextlib.ExitStack() as stack:
-            for error in failed:
-                stack.push(_raising(error))
-
-
-def _raising(error: BaseException) -> Callable[..., None]:
-    def raise_it(*_: object) -> None:
-        raise error
-
-    return raise_it
+def _repeat(act: Callable[[], None], *, times: int) -> None:
+    for _ in range(times):
+        act()
 
 
 def _started(pod: Json) -> list[str]:
@@ -174,27 +140,25 @@ def _overcommitted(cluster: Cluster, slices: Slices) -> dict[str, int]:
         for name, amount in device["capacity"].items()
     }
     consumed: dict[tuple[str, str, str], int] = {}
-    for result in cluster.allocated():
+    claims = cluster.objects("ResourceClaim")
+    for result in (each for claim in claims for each in results_of(claim)):
         for name, amount in (result.get("consumedCapacity") or {}).items():
             key = (result["pool"], result["device"], name)
             consumed[key] = consumed.get(key, 0) + quantity.parse(amount).nano
     return {
-        f"{pool}/{device}/{name}": amount - capacity[pool, device, name]
-        for (pool, device, name), amount in consumed.items()
-        if (pool, device, name) in capacity and amount > capacity[pool, device, name]
+        "/".join(key): amount - capacity[key]
+        for key, amount in consumed.items()
+        if key in capacity and amount > capacity[key]
     }
 
 
 @pytest.mark.usefixtures("idle_node")
 def test_cards_of_force_deleted_pods_are_free_again(tenants: Tenants, slices: Slices) -> None:
     cards = sum(len(item["spec"]["devices"]) for item in slices())
+    tenants.template("whole", capacity_request("gpu", {}))
     for wave in ("old", "new"):
         pods = [f"{wave}-{number}" for number in range(cards)]
-        for name in pods:
-            tenants.template(name, capacity_request("gpu", {}))
-            tenants.pod(name, template=name)
-        for name in pods:
-            tenants.wait_until_running(name, seconds=120)
+        tenants.run_all(*pods, template="whole", seconds=120)
         tenants.delete(*pods, grace_seconds=0)
 
 

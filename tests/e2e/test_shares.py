@@ -1,10 +1,11 @@
 """Shares of pods: what they get by each kind of claim, and never more than a card has."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.core import names
@@ -12,30 +13,31 @@ from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.e2e.cluster import RESOURCE, Cluster, Json
+from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, results_of
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, capacity_request
-
-Slices = Callable[[], list[Json]]
+from tests.e2e.tenants import SMALL, Tenants, capacity_request
+from tests.support.builders.documents import class_document
+from tests.support.markdown import ROOT
 
 QUARTER = {"tflops": "78", "vram": "16Gi"}
 
 
 def total(slices: Slices, capacity: str) -> list[int]:
-    """Return a capacity of each of the node's devices, in billionths of its unit."""
-    return [
-        quantity.parse(device["capacity"][capacity]["value"]).nano
-        for item in slices()
-        for device in item["spec"]["devices"]
-    ]
-
-
-def virtual_tflops(slices: Slices) -> list[int]:
-    """Return total() of oversubscribed compute; empty unless every device has it."""
-    try:
-        return total(slices, "virtual_tflops")
-    except KeyError:
+    """Return a capacity of each of the node's devices, in billionths; empty unless all have it."""
+    devices = [device["capacity"] for item in slices() for device in item["spec"]["devices"]]
+    if any(capacity not in each for each in devices):
         return []
+    return [quantity.parse(each[capacity]["value"]).nano for each in devices]
+
+
+def taken(tenants: Tenants, capacity: str, *pods: str) -> dict[str, int]:
+    """Return what pods with one share consume of each card, in billionths of the unit."""
+    found: dict[str, int] = {}
+    for name in pods:
+        (result,) = tenants.results(name)
+        amount = quantity.parse(result["consumedCapacity"][capacity]).nano
+        found[result["device"]] = found.get(result["device"], 0) + amount
+    return found
 
 
 def test_container_has_its_limits_in_its_environment(tenants: Tenants, slices: Slices) -> None:
@@ -58,24 +60,16 @@ def test_cards_can_be_filled_to_the_last_unit_and_not_beyond(
 ) -> None:
     cards = total(slices, "tflops")
     thirds = {"tflops": f"{cards[0] // 3}n", "vram": "1Gi"}
-    for number in range(3 * len(cards)):
-        tenants.template(f"third-{number}", capacity_request("gpu", thirds))
-        tenants.pod(f"third-{number}", template=f"third-{number}")
-    for number in range(3 * len(cards)):
-        tenants.wait_until_running(f"third-{number}")
+    pods = [f"third-{number}" for number in range(3 * len(cards))]
+    tenants.template("third", capacity_request("gpu", thirds))
+    tenants.run_all(*pods, template="third")
+    tenants.lacks_room("more", {"tflops": "1", "vram": "1Mi"})
 
-    tenants.template("more", capacity_request("gpu", {"tflops": "1", "vram": "1Mi"}))
-    tenants.pod("more", template="more")
-    tenants.wait_until_unschedulable("more")
-    taken: dict[str, int] = {}
-    for number in range(3 * len(cards)):
-        (result,) = tenants.results(f"third-{number}")
-        amount = quantity.parse(result["consumedCapacity"]["tflops"]).nano
-        taken[result["device"]] = taken.get(result["device"], 0) + amount
+    consumed = taken(tenants, "tflops", *pods)
 
-    assert all(amount <= cards[0] for amount in taken.values())
-    assert len(taken) == len(cards)
-    tenants.delete("third-0")
+    assert all(amount <= cards[0] for amount in consumed.values())
+    assert len(consumed) == len(cards)
+    tenants.delete(pods[0])
     tenants.wait_until_running("more")
 
 
@@ -85,37 +79,24 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
 ) -> None:
     physical = total(slices, "tflops")
     with driver.configured({"tflops-oversell-ratio": "150"}):
-        cluster.until("virtual capacity", lambda: virtual_tflops(slices), seconds=60)
-        virtual = virtual_tflops(slices)
-        third = {"virtual_tflops": f"{virtual[0] // 3}n", "virtual_vram": "1Gi"}
-        tenants.template("third", capacity_request("gpu", third))
-        pods = [f"third-{number}" for number in range(3 * len(virtual))]
-        for name in pods:
-            tenants.pod(name, template="third")
-        for name in pods:
-            tenants.wait_until_running(name)
-
-        tenants.template(
-            "more", capacity_request("gpu", {"virtual_tflops": "1", "virtual_vram": "1Mi"})
+        virtual = cluster.until(
+            "virtual capacity", lambda: total(slices, "virtual_tflops"), seconds=60
         )
-        tenants.pod("more", template="more")
-        tenants.wait_until_unschedulable("more")
+        third = {"virtual_tflops": f"{virtual[0] // 3}n", "virtual_vram": "1Gi"}
+        pods = [f"third-{number}" for number in range(3 * len(virtual))]
+        tenants.template("third", capacity_request("gpu", third))
+        tenants.run_all(*pods, template="third")
+        tenants.lacks_room("more", {"virtual_tflops": "1", "virtual_vram": "1Mi"})
         # A card that tenants share cannot be allocated exclusively.
-        tenants.template("exclusive", capacity_request("gpu", {"tflops": "1", "vram": "1Gi"}))
-        tenants.pod("exclusive", template="exclusive")
-        tenants.wait_until_unschedulable("exclusive")
-        taken: dict[str, int] = {}
-        for name in pods:
-            (result,) = tenants.results(name)
-            amount = quantity.parse(result["consumedCapacity"]["virtual_tflops"]).nano
-            taken[result["device"]] = taken.get(result["device"], 0) + amount
+        tenants.lacks_room("exclusive", {"tflops": "1", "vram": "1Gi"})
+        consumed = taken(tenants, "virtual_tflops", *pods)
         tenants.delete("more", "exclusive", *pods)
 
     assert virtual == [amount * 3 // 2 for amount in physical]
-    assert all(virtual[0] - 3 < amount <= virtual[0] for amount in taken.values()), (
+    assert all(virtual[0] - 3 < amount <= virtual[0] for amount in consumed.values()), (
         "only the remainder of the division by three may be left"
     )
-    assert len(taken) == len(virtual)
+    assert len(consumed) == len(virtual)
 
 
 def test_claim_status_has_the_device_and_its_ready_condition(
@@ -135,7 +116,6 @@ def test_claim_status_has_the_device_and_its_ready_condition(
     assert any(c["type"] == "Ready" and c["status"] == "True" for c in device["conditions"])
 
 
-SMALL = {"tflops": "10", "vram": "1Gi"}
 SMALLEST = {"tflops": "0", "vram": "1Mi"}
 
 
@@ -148,11 +128,8 @@ def test_admin_access_includes_cards_in_use_and_has_no_limit(
     # The scheduler counts capacity for admin access, too. By default that is all of a card, so
     # cards in use would not match. With the smallest share, every card has enough left.
     everything = capacity_request("gpu", SMALLEST, adminAccess=True, allocationMode="All")
-    tenants.template("watch", everything)
-    tenants.pod("watch", template="watch")
-    tenants.wait_until_running("watch")
 
-    env = tenants.env("watch")
+    env = tenants.run_with("watch", everything)
 
     results = tenants.results("watch")
     assert all(result["adminAccess"] for result in results)
@@ -160,45 +137,35 @@ def test_admin_access_includes_cards_in_use_and_has_no_limit(
     assert names.ENV_MEMORY_LIMIT not in env
 
 
+EITHER = {
+    "name": "either",
+    "firstAvailable": [
+        {"name": "huge", **capacity_request("", {"tflops": "1", "vram": "100Ti"})["exactly"]},
+        {"name": "small", **capacity_request("", SMALL)["exactly"]},
+    ],
+}
+"""A request whose first alternative fits no card."""
+
+
 def test_first_alternative_that_fits_is_allocated(tenants: Tenants) -> None:
-    def alternative(name: str, capacity: dict[str, str]) -> dict[str, Any]:
-        exactly = capacity_request(name, capacity)["exactly"]
-        return {"name": name, **exactly}
+    env = tenants.run_with("a", EITHER, containers=("either",))
 
-    tenants.template(
-        "either",
-        {
-            "name": "gpu",
-            "firstAvailable": [
-                alternative("huge", {"tflops": "1", "vram": "100Ti"}),
-                alternative("small", SMALL),
-            ],
-        },
-    )
-    tenants.pod("either", template="either", containers=("gpu",))
-    tenants.wait_until_running("either")
+    (result,) = tenants.results("a")
+    assert result["request"] == "either/small"
+    assert env[names.ENV_MEMORY_LIMIT] == "1024"
 
-    (result,) = tenants.results("either")
-    assert result["request"] == "gpu/small"
-    assert tenants.env("either")[names.ENV_MEMORY_LIMIT] == "1024"
+
+def configuration(**parameters: Any) -> Json:
+    """Return the configuration of a claim or class with these parameters of a share."""
+    document = {"apiVersion": API_VERSION, "kind": KIND, **parameters}
+    return {"opaque": {"driver": names.DRIVER, "parameters": document}}
 
 
 @pytest.fixture
 def hard_class(cluster: Cluster) -> Iterator[str]:
     """DeviceClass with hard isolation, which a claim may not set with Tensor Fusion's limiter."""
     name = f"{names.DEVICE_CLASS}-e2e-hard"
-    parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hard"}
-    cluster.create(
-        {
-            "apiVersion": RESOURCE,
-            "kind": "DeviceClass",
-            "metadata": {"name": name},
-            "spec": {
-                "selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}],
-                "config": [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}],
-            },
-        }
-    )
+    cluster.create(class_document(name, config=[configuration(isolation="hard")]))
     yield name
     cluster.delete("DeviceClass", name)
 
@@ -206,15 +173,9 @@ def hard_class(cluster: Cluster) -> Iterator[str]:
 def test_hard_isolation_ignores_a_memory_limit_above_the_request(
     tenants: Tenants, hard_class: str
 ) -> None:
-    parameters = {"apiVersion": API_VERSION, "kind": KIND, "limits": {"vram": "3Gi"}}
-    config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template(
-        "hard", capacity_request("gpu", SMALL, deviceClassName=hard_class), config=[config]
-    )
-    tenants.pod("hard", template="hard")
-    tenants.wait_until_running("hard")
+    request = capacity_request("gpu", SMALL, deviceClassName=hard_class)
 
-    env = tenants.env("hard")
+    env = tenants.run_with("hard", request, config=[configuration(limits={"vram": "3Gi"})])
 
     assert env[names.ENV_ISOLATION_MODE] == "hard"
     assert env[names.ENV_MEMORY_LIMIT] == "1024"
@@ -223,8 +184,7 @@ def test_hard_isolation_ignores_a_memory_limit_above_the_request(
 def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
     tenants: Tenants, cluster: Cluster
 ) -> None:
-    parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hardest"}
-    config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
+    config = configuration(isolation="hardest")
     wrong = capacity_request("gpu", SMALL)
 
     if objects.webhooks(cluster.objects("ValidatingWebhookConfiguration")):
@@ -263,7 +223,7 @@ def resource_name(cluster: Cluster, device_class: None) -> Iterator[str]:
 @pytest.mark.extended_resource
 @pytest.mark.usefixtures("idle_node")
 def test_pod_with_an_extended_resource_gets_a_whole_card(
-    tenants: Tenants, slices: Callable[[], list[Json]], resource_name: str, cluster: Cluster
+    tenants: Tenants, slices: Slices, resource_name: str, cluster: Cluster
 ) -> None:
     pod = tenants.document("plain")
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource_name: "1"}}
@@ -273,7 +233,7 @@ def test_pod_with_an_extended_resource_gets_a_whole_card(
     env = tenants.env("plain")
 
     (claim,) = cluster.objects("ResourceClaim", namespace=tenants.namespace)
-    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    (result,) = results_of(claim)
     vram = {
         device["name"]: device["capacity"]["vram"]["value"]
         for item in slices()
@@ -299,18 +259,9 @@ def published(cluster: Cluster, result: Json) -> Any:
 def test_containers_read_of_the_devices_of_their_own_requests(
     tenants: Tenants, cluster: Cluster, driver: Driver
 ) -> None:
-    alternatives = [
-        {"name": "huge", **capacity_request("", {"vram": "100Ti"})["exactly"]},
-        {"name": "small", **capacity_request("", SMALL)["exactly"]},
-    ]
     with driver.configured({"device-metadata": "true"}):
-        tenants.template(
-            "two",
-            capacity_request("one", SMALL),
-            {"name": "either", "firstAvailable": alternatives},
-        )
-        tenants.pod("a", template="two", containers=("one", "either", None))
-        tenants.wait_until_running("a")
+        one = capacity_request("one", SMALL)
+        tenants.run_with("a", one, EITHER, containers=("one", "either", None))
 
         claim = tenants.claim("a")
         assert claim is not None
@@ -330,18 +281,13 @@ def test_containers_read_of_the_devices_of_their_own_requests(
                 assert found["metadata"]["uid"] == claim["metadata"]["uid"]
                 assert found["podClaimName"] == "gpu"
                 result = by_request[request]
-                (entry,) = found["requests"]
-                assert entry == {
-                    "name": request,
-                    "devices": [
-                        {
-                            "driver": names.DRIVER,
-                            "pool": result["pool"],
-                            "name": result["device"],
-                            "attributes": published(cluster, result),
-                        }
-                    ],
+                device = {
+                    "driver": names.DRIVER,
+                    "pool": result["pool"],
+                    "name": result["device"],
+                    "attributes": published(cluster, result),
                 }
+                assert found["requests"] == [{"name": request, "devices": [device]}]
         tenants.delete("a")
 
 
@@ -373,3 +319,48 @@ def test_pods_that_share_a_claim_read_the_same_file_and_the_setting_is_off_by_de
     assert tenants.metadata("c") == tenants.metadata("a")
     assert tenants.metadata("d") == {}
     tenants.delete("a", "b", "c", "d")
+
+
+@pytest.fixture
+def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
+    """Namespace with the claim template, on a cluster with the webhook."""
+    assert objects.webhooks(cluster.objects("MutatingWebhookConfiguration")), (
+        "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
+        "with -m 'not webhook'"
+    )
+    template = yaml.safe_load((ROOT / "daemonset" / "claim-template.yaml").read_text())
+    template["metadata"]["namespace"] = tenants.namespace
+    cluster.create(template)
+    return tenants
+
+
+@pytest.mark.webhook
+def test_quick_start_example_runs_with_its_share(annotated: Tenants) -> None:
+    example = yaml.safe_load((ROOT / "hack" / "examples" / "guide-quick-start.yaml").read_text())
+
+    annotated.pod("quick", annotations=example["metadata"]["annotations"])
+    annotated.wait_until_running("quick")
+
+    (result,) = annotated.results("quick")
+    assert result["consumedCapacity"] == {"tflops": "100", "vram": "16Gi"}
+    assert annotated.env("quick")[names.ENV_MEMORY_LIMIT] == str(16 * 1024)
+
+
+@pytest.mark.webhook
+def test_invalid_annotations_are_all_reported_at_once(annotated: Tenants) -> None:
+    wrong = {"tensor-fusion.ai/tflops-request": "many", "tensor-fusion.ai/gpu-count": "0"}
+
+    with pytest.raises(StatusError) as rejected:
+        annotated.pod("wrong", annotations={**wrong, "tensor-fusion.ai/dra-enabled": "true"})
+
+    for annotation in wrong:
+        assert annotation in str(rejected.value)
+
+
+@pytest.mark.webhook
+def test_pod_without_annotations_is_unchanged(annotated: Tenants) -> None:
+    annotated.pod("plain")
+    annotated.wait_until_running("plain")
+
+    assert "resourceClaims" not in annotated.stored("plain")["spec"]
+    assert names.ENV_MEMORY_LIMIT not in annotated.env("plain")

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, counts, figures, memory, subject, target
+from benchmark import cells, compare, figures, memory, subject, target
 from benchmark.cells import Cell
-from benchmark.counters import DECODED_RECORD, TRANSACTION, Counters
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.recorded import Recorded
 from benchmark.target import Claims, Target, TargetError
@@ -104,14 +103,8 @@ def test_driver_in_another_form_is_rejected(text: str) -> None:
 
 
 def test_share_consumes_the_wanted_amount_or_the_default_of_each_capacity() -> None:
-    policy = {"default": "2"}
-    device = {
-        "capacity": {
-            "a": {"value": "8", "requestPolicy": policy},
-            "b": {"value": "8", "requestPolicy": policy},
-            "c": {"value": "8"},
-        }
-    }
+    capacity = {"value": "8", "requestPolicy": {"default": "2"}}
+    device = {"capacity": {"a": capacity, "b": capacity, "c": {"value": "8"}}}
 
     assert target.consumed(device, {"a": "1"}) == {"a": "1", "b": "2", "c": "8"}
 
@@ -130,9 +123,7 @@ def test_percentiles_are_interpolated(values: list[float], percent: int, expecte
 
 
 def test_summary_has_percentiles_rate_and_the_first_error() -> None:
-    found = figures.summary(sample(1.0, 3.0, errors=("gone", "late")))
-
-    assert found == {
+    assert figures.summary(sample(1.0, 3.0, errors=("gone", "late"))) == {
         "p50_ms": 2.0,
         "p95_ms": 2.9,
         "p99_ms": 2.98,
@@ -190,9 +181,9 @@ def test_file_without_these_settings_or_of_another_kind_is_rejected(tmp_path: Pa
     with pytest.raises(TargetError, match=r"old.json: found no figures for .*'held': 30"):
         recorded(tmp_path / "old.json", 4.0, 10).figures(cell(30))
 
-    (tmp_path / "counts.json").write_text('{"counts": {}}')
-    with pytest.raises(TargetError, match=r"counts.json: expected the JSON of a run"):
-        Recorded(tmp_path / "counts.json")
+    (tmp_path / "old.json").write_text('{"counts": {}}')
+    with pytest.raises(TargetError, match=r"old.json: expected the JSON of a run"):
+        Recorded(tmp_path / "old.json")
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -224,12 +215,11 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     assert list(found) == ["conditions", "subjects", "rows"]
     assert list(found["subjects"]) == ["simulated-1", "simulated-2"]
     (row,) = found["rows"]
-    assert {name: row[name] for name in cell().as_json()} == cell(1, at_a_time=2).as_json()
+    assert row.items() >= cell(1, at_a_time=2).as_json().items()
     for each in row["figures"].values():
-        assert all(each[call]["calls"] == 2 for call in CALLS)
-        assert all(each[call]["errors"] == 0 for call in CALLS)
-        assert all(value > 0 for value in each[PROCESS].values())
-    assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)
+        assert [(each[call]["calls"], each[call]["errors"]) for call in CALLS] == [(2, 0)] * 3
+        assert min(each[PROCESS].values()) > 0
+    assert min(row["ratios"][call]["p50_ms"]["median"] for call in CALLS) > 0
 
 
 @pytest.mark.sweep
@@ -239,12 +229,8 @@ def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
     found = bench("--counts", "--claims", "2", "--held", "10")
 
     assert list(found) == ["counts"]
-    assert list(found["counts"]) == ["prepare", "again", "unprepare"]
-    assert all(tuple(each) == counts.FIGURES for each in found["counts"].values())
-    assert {
-        call: {name: value for name, value in each.items() if name != "cpu_ms"}
-        for call, each in found["counts"].items()
-    } == {
+    assert min(each.pop("cpu_ms") for each in found["counts"].values()) > 0
+    assert found["counts"] == {
         "prepare": {
             "flushes": 2,  # the record and its folder
             "api_requests_before_answer": 1,  # the claim
@@ -270,7 +256,6 @@ def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
             "files_written": 0,
         },
     }
-    assert all(each["cpu_ms"] > 0 for each in found["counts"].values())
 
 
 @pytest.mark.process
@@ -279,36 +264,6 @@ def test_missing_compiler_is_an_error_that_names_it() -> None:
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "found no C compiler cc" in ended.stderr
-
-
-def test_mean_of_equal_counts_is_an_integer_and_of_others_a_ratio() -> None:
-    one = dict.fromkeys(counts.FIGURES, 3.0)
-
-    means = counts.mean([one, {**one, "flushes": 4.0}])
-
-    found = [repr(means[name]) for name in ("transactions", "cpu_ms", "flushes")]
-    assert found == ["3", "3.0", "3.5"]
-
-
-def test_table_has_a_line_for_each_figure() -> None:
-    each = dict.fromkeys(counts.FIGURES, 2)
-
-    lines = counts.text(dict.fromkeys(CALLS, each)).splitlines()
-
-    assert lines[0].split() == ["per", "claim", "prepare", "again", "unprepare"]
-    assert lines[2].split() == ["api", "requests", "before", "answer", "2", "2", "2"]
-    assert len(lines) == 1 + len(counts.FIGURES)
-
-
-def test_counters_are_shared_by_all_that_open_the_trace(tmp_path: Path) -> None:
-    outside, inside = Counters(tmp_path / "trace"), Counters(tmp_path / "trace")
-
-    for step in (TRANSACTION, DECODED_RECORD, DECODED_RECORD):
-        inside.add(step)
-
-    work = outside.work()
-    assert (work["transactions"], work["records_decoded"], work["flushes"]) == (1, 2, 0)
-    assert outside.work() == work
 
 
 def line(module: str, importer: str = "", **weights: float) -> dict[str, Any]:
@@ -353,10 +308,6 @@ def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
         assert moment["private_dirty_kib"] < moment["rss_kib"]
 
 
-CONFLICT = 409
-NAMESPACE = "default"
-
-
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer() as started:
@@ -364,38 +315,29 @@ def server() -> Iterator[ApiServer]:
         yield started
 
 
-@pytest.fixture
-def claims(server: ApiServer, tmp_path: Path) -> Claims:
-    api = target.api_of(server.kubeconfig(tmp_path / "kubeconfig"))
-    at = Target(socket=tmp_path / "s", driver=objects.DRIVER, device_class="class")
-    return Claims(api, at)
-
-
 def stored(server: ApiServer) -> int:
     """Return the number of claims and pods."""
     client = Client(server.url)
-    return sum(len(client.list(kind, namespace=NAMESPACE).items) for kind in (CLAIMS, PODS))
+    return sum(len(client.list(kind, namespace="default").items) for kind in (CLAIMS, PODS))
 
 
-def test_deleted_claims_leave_nothing(server: ApiServer, claims: Claims) -> None:
+def test_deleted_claims_leave_nothing_also_those_of_a_creation_that_failed(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    api = target.api_of(server.kubeconfig(tmp_path / "kubeconfig"))
+    at = Target(socket=tmp_path / "s", driver=objects.DRIVER, device_class="class")
+    claims = Claims(api, at)
+
     refs = claims.create(3)
     assert stored(server) == 6
-
     claims.delete(refs)
-
     assert stored(server) == 0
 
-
-def test_claims_of_a_creation_that_failed_are_deleted_with_the_rest(
-    server: ApiServer, claims: Claims
-) -> None:
-    server.faults.add("update", "resourceclaims/status", Refuse(CONFLICT), times=1)
+    server.faults.add("update", "resourceclaims/status", Refuse(409), times=1)
     with pytest.raises(RetryableError, match="409"):
         claims.create(3)
     assert stored(server) > 0
-
     claims.delete_rest()
-
     assert stored(server) == 0
 
 

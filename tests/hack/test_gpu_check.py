@@ -1,10 +1,12 @@
-"""The checks of limits on a machine, by hack/gpu-check and hack/mps-check, against stand-ins."""
+"""The checks of limits on a machine, by hack/gpu-check, mps-check and nvidia-check."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.mark.sweep
-def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
+def test_every_step_has_a_result_and_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
     assert whole.code == 0, whole.printed
     limits = ("prepare", "memory", "compute", "tenants", "neighbour", "cost")
     assert whole.states() == {
@@ -75,14 +77,8 @@ def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
         "tensor-fusion:limits": "skipped",
         **{f"{name}:{step}": "ok" for name in ("hami-core", "mps") for step in limits},
     }
-
-
-@pytest.mark.sweep
-def test_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
-    table = (whole.out / "table.txt").read_text(encoding="utf-8")
-
-    assert whole.printed.startswith("STAND-INS, no GPU")
-    assert table.startswith("STAND-INS, no GPU")
+    for text in (whole.printed, (whole.out / "table.txt").read_text(encoding="utf-8")):
+        assert text.startswith("STAND-INS, no GPU")
     assert len(whole.results["stand_ins"]) == 3
     files = {path.name for path in whole.out.iterdir()}
     assert files == {"results.json", "table.txt", "recording-of-stand-ins.json"}
@@ -189,40 +185,39 @@ def test_environment_of_a_tenant_has_the_paths_of_the_host(
 def test_a_step_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
     report = Report(tmp_path, {"stand_ins": []})
 
-    def fail(_deadline: Deadline, facts: Json) -> str:
-        facts["half"] = 1
-        raise CheckError("found 2, expected 1")
-
-    def skip(_deadline: Deadline, _facts: Json) -> str:
-        raise SkipError("not here")
-
-    def stumble(_deadline: Deadline, _facts: Json) -> str:
-        raise ZeroDivisionError("a mistake in the step")
-
     lines: list[str] = []
-    for name, act in (("a", fail), ("b", skip), ("c", stumble), ("d", lambda *_: "good")):
-        step = Step(name=name, seconds=10, run=act)
-        steps.run(step, report, left_seconds=10, progress=lines.append)
-    late = Step(name="e", seconds=10, run=lambda *_: "never")
-    steps.run(late, report, left_seconds=0, progress=lines.append)
+
+    def act(error: Exception | None, _deadline: Deadline, facts: Json) -> str:
+        facts["half"] = 1
+        if error:
+            raise error
+        return "good"
+
+    for name, error, left_seconds in (
+        ("a", CheckError("found 2, expected 1"), 10),
+        ("b", SkipError("not here"), 10),
+        ("c", ZeroDivisionError("a mistake in the step"), 10),
+        ("d", None, 10),
+        ("e", None, 0),
+    ):
+        step = Step(name=name, seconds=10, run=partial(act, error))
+        steps.run(step, report, left_seconds=left_seconds, progress=lines.append)
 
     stored = json.loads((tmp_path / "results.json").read_text())["steps"]
-    assert [(each["step"], each["state"]) for each in stored] == [
-        ("a", "failed"),
-        ("b", "skipped"),
-        ("c", "failed"),
-        ("d", "ok"),
-        ("e", "skipped"),
-    ]
+    assert {each["step"]: each["state"] for each in stored} == {
+        "a": "failed",
+        "b": "skipped",
+        "c": "failed",
+        "d": "ok",
+        "e": "skipped",
+    }
     assert stored[0]["facts"] == {"half": 1}
-    assert len(lines) == 5
-    assert report.has_failed
+    assert (len(lines), report.has_failed) == (5, True)
 
 
-def test_steps_are_chosen_by_name_or_by_enforcer() -> None:
-    assert steps.is_wanted("mps:memory", [])
-    assert steps.is_wanted("mps:memory", ["mps"])
-    assert steps.is_wanted("mps:memory", ["events", "mps:memory"])
+@pytest.mark.parametrize("only", [[], ["mps"], ["events", "mps:memory"]])
+def test_steps_are_chosen_by_name_or_by_enforcer(only: list[str]) -> None:
+    assert steps.is_wanted("mps:memory", only)
     assert not steps.is_wanted("mps:memory", ["mps:compute", "hami-core"])
 
 
@@ -232,9 +227,8 @@ def test_a_recording_does_not_identify_the_cards() -> None:
 
     found = cards.anonymous({"library": "libnvidia-ml.so.1", "gpus": [gpu, refused]})
 
-    assert UUID not in json.dumps(found)
-    assert found["gpus"][0]["uuid"] == "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd"
-    assert found["gpus"][1] == refused
+    anonymous = {**gpu, "uuid": "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd"}
+    assert found == {"library": "libnvidia-ml.so.1", "gpus": [anonymous, refused]}
 
 
 def test_what_is_published_otherwise_than_nvml_answered_is_named() -> None:
@@ -261,9 +255,6 @@ def test_what_is_published_otherwise_than_nvml_answered_is_named() -> None:
     ]
 
 
-SCRIPT = Path(__file__).parents[2] / "hack" / "mps-check"
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize(("fails", "status", "wrong"), [("", 0, 0), ("1", 1, 4)])
 def test_table_tells_a_daemon_that_works_from_one_that_does_not(
@@ -271,15 +262,15 @@ def test_table_tells_a_daemon_that_works_from_one_that_does_not(
 ) -> None:
     stand_in = scripts.stand_in_program(mps_stand_in.__file__)
     scripts.put_program(tmp_path / "bin", "nvidia-cuda-mps-control", stand_in)
-    own = {
-        "HELM": helm.program(),
-        "MPS_STAND_IN_LOG": str(tmp_path / "commands"),
-        "MPS_STAND_IN_FAILS": fails,
-    }
 
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path / "bin")],
-        env={**os.environ, **own},
+        [sys.executable, ROOT / "hack/mps-check", tmp_path / "bin"],
+        env={
+            **os.environ,
+            "HELM": helm.program(),
+            "MPS_STAND_IN_LOG": str(tmp_path / "commands"),
+            "MPS_STAND_IN_FAILS": fails,
+        },
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -288,3 +279,24 @@ def test_table_tells_a_daemon_that_works_from_one_that_does_not(
 
     assert (done.returncode, done.stdout.count("WRONG")) == (status, wrong), done.stderr
     assert len(done.stdout.splitlines()) == 5
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runc"), reason="needs root and runc")
+def test_every_cgroup_gets_its_limit_with_real_containers() -> None:
+    compiler("hack/nvidia-check")
+    assert "$ sudo hack/nvidia-check\n" in (ROOT / "docs/limits.md").read_text(encoding="utf-8")
+
+    # Without the guard over paths: the image of the containers has libraries of this machine.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        [ROOT / "hack/nvidia-check"],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=280,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("\n") == ended.stdout.count("holds  ") == 17

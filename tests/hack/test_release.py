@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -66,13 +68,12 @@ def test_the_projects_own_file_has_the_same_values_as_the_example() -> None:
 def test_a_rehearsal_has_an_image_and_addresses_of_its_own() -> None:
     rehearsal = SCRIPT.loaded(EXAMPLE, f"{TAG}-rc1")
 
-    assert rehearsal.image == f"{IMAGE}-rc"
-    assert rehearsal.downloads == f"{URL}/releases/download/{TAG}-rc1"
+    addresses = (f"{IMAGE}-rc", f"{URL}/releases/download/{TAG}-rc1")
+    assert (rehearsal.image, rehearsal.downloads) == addresses
 
 
 def test_documents_get_the_owners_names_and_keep_none_of_the_words(copy: Path) -> None:
     words = [name for name in SCRIPT.DOCUMENTS if "PROJECT_" in (copy / name).read_text()]
-    assert set(words) <= set(SCRIPT.DOCUMENTS)
 
     SCRIPT.fill(copy, PROJECT)
 
@@ -121,6 +122,7 @@ def test_every_link_and_picture_of_the_long_description_is_absolute(copy: Path) 
 @pytest.mark.process
 def test_chart_names_the_published_image_by_digest_and_people_and_changes(copy: Path) -> None:
     folder = copy / "daemonset/chart"
+
     SCRIPT.describe_chart(folder, PROJECT, DIGEST)
 
     chart = yaml.safe_load((folder / "Chart.yaml").read_text())
@@ -130,12 +132,12 @@ def test_chart_names_the_published_image_by_digest_and_people_and_changes(copy: 
     }
     assert noted["images"] == [{"name": "tensorfusion-dra", "image": f"{IMAGE}@{DIGEST}"}]
     assert noted["prerelease"] is False
-    assert noted["changes"]
-    assert {each["kind"] for each in noted["changes"]} <= {"added", "changed", "fixed", "security"}
+    kinds = {each["kind"] for each in noted["changes"]}
+    assert set() < kinds <= {"added", "changed", "fixed", "security"}
     assert (chart["home"], chart["sources"]) == (URL, [URL])
+    assert chart["maintainers"][0]["email"] == "maintainer@example.com"
     values = yaml.safe_load((folder / "values.yaml").read_text())
     assert values["monitoring"]["runbooks"] == f"{URL}/blob/{TAG}/docs/monitoring.md"
-    assert chart["maintainers"][0]["email"] == "maintainer@example.com"
     definitions = [
         yaml.safe_load(file.read_text())
         for file in sorted((folder / "tensor-fusion-crds").iterdir())
@@ -148,15 +150,10 @@ def test_chart_names_the_published_image_by_digest_and_people_and_changes(copy: 
         )
         for each in definitions
     ]
-    lint = [helm.program(), "lint", "--strict", str(folder)]
-    subprocess.run(lint, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-    rendered = subprocess.run(
-        [helm.program(), "template", folder, "--kube-version", helm.KUBE_VERSION],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    ).stdout
+    subprocess.run([helm.program(), "lint", "--strict", folder], check=True, capture_output=True)
+    rendered = subprocess.check_output(
+        [helm.program(), "template", folder, "--kube-version", helm.KUBE_VERSION]
+    )
     containers = helm.containers([each for each in yaml.safe_load_all(rendered) if each])
     assert {each["image"] for each in containers} == {f"{IMAGE}@{DIGEST}"}
 
@@ -213,6 +210,51 @@ def test_checksums_cover_every_file_and_krew_has_one_archive_for_each_platform(
         "relationships": [{"of": "a"}, {"of": "b"}],
     }
     assert yaml.safe_load((tmp_path / "artifacthub-repo.yml").read_text())["owners"]
+
+
+FILES: Final = (
+    "hack/release-version",
+    "tensorfusion_dra/__init__.py",
+    "tensorfusion_dra/app/__init__.py",
+    "tensorfusion_dra/app/shared/version.py",
+)
+DATED: Final = "## 1.2.3 (2026-01-31)"
+UNDATED: Final = "## 1.2.3 (unreleased)"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "heading", "error"),
+    [
+        ([], "", ""),
+        (["--tag", "v1.2.3"], DATED, ""),
+        (["--tag", "v1.2.3-rc2"], UNDATED, ""),
+        *(
+            (["--tag", tag], DATED, f"tag: found {tag}, expected v1.2.3")
+            for tag in ("1.2.3", "v1.2.4", "v1.2.4-rc1", "v1.2.3-rc", "")
+        ),
+        *(
+            (["--tag", "v1.2.3"], heading, "expected 1.2.3 and a date in brackets")
+            for heading in (UNDATED, "## 1.2.2 (2026-01-31)", "")
+        ),
+    ],
+)
+def test_version_is_released_under_its_tag_and_with_a_date_in_the_changelog(
+    tmp_path: Path, arguments: list[str], heading: str, error: str
+) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    module = tmp_path / "tensorfusion_dra/app/shared/version.py"
+    module.write_text(module.read_text().replace(VERSION, "1.2.3"))
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n\n## 1.2.2\n")
+
+    # -S hides installed packages, because the workflows run the script before installing any.
+    ended = script(tmp_path, "release-version", *arguments, python=(sys.executable, "-S"))
+
+    assert (ended.returncode, ended.stdout) == ((1, "") if error else (0, "1.2.3\n"))
+    assert error in ended.stderr
+    assert bool(ended.stderr) == bool(error)
 
 
 FAKES: Final = {
@@ -293,11 +335,12 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def script(
-    checkout: Path, name: str, *arguments: str | Path, **variables: str
+    checkout: Path, name: str, *arguments: str | Path, python: Sequence[str] = (), **variables: str
 ) -> "subprocess.CompletedProcess[str]":
+    """Run a script of hack in a checkout, with the stand-ins for programs beside it."""
     programs = checkout.parent / "bin"
     return subprocess.run(
-        [checkout / "hack" / name, *arguments],
+        [*python, checkout / "hack" / name, *arguments],
         env=path_guard.environment(
             {
                 "PATH": f"{programs}:{Path(sys.executable).parent}:{os.defpath}",
@@ -321,20 +364,21 @@ def test_release_of_one_commit_has_all_artifacts_and_the_same_bytes_twice(checko
         (images / f"layers-{architecture}").mkdir(parents=True)
         (images / f"tensorfusion-dra-{VERSION}-image-{architecture}.tar").touch()
 
-    sums = []
-    for _ in range(2):
+    def build() -> str:
         ended = script(checkout, "release", IMAGES=str(images), TAG=f"{TAG}-rc1")
         assert ended.returncode == 0, ended.stderr
-        sums.append((checkout / "dist/release/SHA256SUMS").read_text())
+        return (checkout / "dist/release/SHA256SUMS").read_text()
 
-    assert sums[0] == sums[1]
+    sums = build()
+
+    assert build() == sums
     plugins = [
         f"kubectl-tensorfusion-{VERSION}-{system}-{architecture}.tar.gz"
         for system in ("darwin", "linux")
         for architecture in ("amd64", "arm64")
     ]
     image = f"tensorfusion-dra-{VERSION}-image"
-    assert sorted(line.split()[1] for line in sums[0].splitlines()) == sorted(
+    assert sorted(line.split()[1] for line in sums.splitlines()) == sorted(
         [
             *plugins,
             *(
@@ -360,50 +404,32 @@ def test_release_of_one_commit_has_all_artifacts_and_the_same_bytes_twice(checko
     assert "./lib/all/tensorfusion_dra.py" in names
 
 
+EMPTY: Final = re.sub(r'"[^"]*"', '""', EXAMPLE.read_text())
+"""A file of which the owner has filled nothing."""
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("change", "variables", "error"),
+    ("file", "text", "variables", "error"),
     [
-        ("", {"PROJECT": "hack/project.toml"}, "hack/project.toml: url, image, contact, "),
-        ("", {"TAG": "v9.9.9"}, "tag: found v9.9.9, expected "),
-        ("README.md", {}, "found changes that are not in the commit, expected none"),
+        (
+            *("hack/project.toml", EMPTY, {"PROJECT": "hack/project.toml"}),
+            "hack/project.toml: url, image, contact, ",
+        ),
+        ("hack/project.toml", EMPTY, {"TAG": "v9.9.9"}, "tag: found v9.9.9, expected "),
+        ("README.md", "changed", {}, "found changes that are not in the commit, expected none"),
     ],
 )
 def test_release_is_refused_before_anything_is_built(
-    checkout: Path, change: str, variables: dict[str, str], error: str
+    checkout: Path, file: str, text: str, variables: dict[str, str], error: str
 ) -> None:
-    empty = EXAMPLE.read_text().replace(URL, "")
-    if "PROJECT" in variables:
-        lines = [
-            line.split(" = ")[0] + ' = ""' if " = " in line else line for line in empty.splitlines()
-        ]
-        (checkout / "hack/project.toml").write_text("\n".join(lines))
-    if change:
-        (checkout / change).write_text("changed")
+    (checkout / file).write_text(text)
 
     ended = script(checkout, "release", **variables)
 
     assert ended.returncode == 1
     assert error in ended.stderr
     assert not (checkout / "dist").exists()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("only", "is_checked"), [("", True), ("image", False)])
-def test_make_release_checks_what_it_built_unless_that_is_an_image_alone(
-    only: str, is_checked: bool
-) -> None:
-    ended = subprocess.run(
-        ["make", "--dry-run", "release", f"ONLY={only}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-
-    assert "hack/release\n" in ended.stdout
-    assert ("hack/release-check" in ended.stdout) == is_checked
 
 
 @pytest.mark.process
@@ -440,13 +466,12 @@ def test_check_refuses_a_file_that_is_not_as_it_was_built(checkout: Path) -> Non
 
 @pytest.mark.process
 def test_tool_is_the_program_on_path_or_one_line_says_what_is_missing(checkout: Path) -> None:
-    found = script(checkout, "tool", "syft")
-    unknown = script(checkout, "tool", "grep")
     lacking = script(checkout, "tool", "grype", PATH="/usr/bin:/bin")
 
-    assert found.stdout == f"{checkout.parent}/bin/syft\n"
-    assert unknown.stderr == "hack/tool: no grep: expected helm, syft, actionlint or grype\n"
+    assert script(checkout, "tool", "syft").stdout == f"{checkout.parent}/bin/syft\n"
     assert (lacking.returncode, lacking.stderr.count("\n")) == (1, 1)
+    unknown = "hack/tool: no grep: expected helm, syft, actionlint or grype\n"
+    assert script(checkout, "tool", "grep").stderr == unknown
 
 
 @pytest.mark.process

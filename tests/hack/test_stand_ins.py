@@ -19,7 +19,6 @@ from tests.support.waiting import PATIENCE_SECONDS
 pytestmark = pytest.mark.process
 
 OUT_OF_MEMORY: Final = 2
-NO_DEVICE: Final = 100
 
 SMALL = Card(
     uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd",
@@ -37,55 +36,38 @@ LARGE = Card(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    libraries: Path
-    tenant: Path
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    compiler("the stand-in libraries")
-    root = tmp_path_factory.mktemp("stand-ins")
-    folder = libraries.build_driver(root)
-    return Built(libraries=folder, tenant=libraries.build_tenant(root / "bin", folder))
-
-
+@dataclass
 class Tenants:
     """Processes on one machine."""
 
-    def __init__(self, built: Built, cards: Path) -> None:
-        self.built = built
-        self.env = {libraries.VARIABLE: str(cards), "LD_LIBRARY_PATH": str(built.libraries)}
+    program: Path
+    env: dict[str, str]
 
     def run(self, *words: str, by: str = "link", **env: str) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [str(self.built.tenant), "--by", by, *words],
-            env={**os.environ, **self.env, **env},
-            capture_output=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        assert done.stderr == b""
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        with self.start("--by", by, *words, **env) as process:
+            printed, error = process.communicate(timeout=PATIENCE_SECONDS)
+        assert error == b""
+        return [json.loads(line) for line in printed.splitlines()]
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a tenant that waits at its command `wait`, which it has reached on return."""
-        process = subprocess.Popen(
-            [str(self.built.tenant), *words],
-            env={**os.environ, **self.env},
+    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self.program, *words],
+            env={**os.environ, **self.env, **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        assert process.stdout is not None
-        while json.loads(process.stdout.readline())["command"] != "wait":
-            pass
-        return process
 
 
-@pytest.fixture
-def tenants(built: Built, tmp_path: Path) -> Tenants:
-    return Tenants(built, Machine(cards=[SMALL, LARGE]).write(tmp_path / "gpus"))
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    """Processes on a machine with both cards."""
+    compiler("the stand-in libraries")
+    root = tmp_path_factory.mktemp("stand-ins")
+    driver = libraries.build_driver(root)
+    cards = Machine(cards=[SMALL, LARGE], block_ns=20_000).write(root / "gpus")
+    env = {libraries.VARIABLE: str(cards), "LD_LIBRARY_PATH": str(driver)}
+    return Tenants(libraries.build_tenant(root / "bin", driver), env)
 
 
 def results(printed: Sequence[dict[str, Any]]) -> list[int]:
@@ -111,6 +93,9 @@ def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
     tenants: Tenants,
 ) -> None:
     with tenants.start("alloc", "0", "2000", "wait") as other:
+        assert other.stdout is not None
+        while json.loads(other.stdout.readline())["command"] != "wait":
+            pass
         assert results(tenants.run("alloc", "0", "49", "alloc", "1", "1024")) == [OUT_OF_MEMORY, 0]
         assert [each["used_mib"] for each in tenants.run("nvml", "0", "nvml", "1")] == [0, 2000]
 
@@ -119,38 +104,8 @@ def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
     assert results(tenants.run("alloc", "0", "2048")) == [0]
 
 
-def test_pci_order_and_visible_devices_are_those_of_cuda(tenants: Tenants) -> None:
-    def cards(**env: str) -> list[str]:
-        (count,) = tenants.run("count", **env)
-        words = [word for i in range(count["count"]) for word in ("device", str(i))]
-        return [each["bus"] for each in tenants.run(*words, **env)]
-
-    small, large = SMALL.pci_bus_id, LARGE.pci_bus_id
+def test_a_kernel_takes_its_time_on_the_card(tenants: Tenants) -> None:
     in_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert cards() == [large, small]
-    assert cards(**in_order) == [small, large]
-    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1,0") == [large, small]
-    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1") == [large]
-
-
-def test_only_cards_with_a_device_node_are_visible(tenants: Tenants, tmp_path: Path) -> None:
-    dev = tmp_path / "dev"
-    dev.mkdir()
-    tenants.env[libraries.DEV_VARIABLE] = str(dev)
-    assert results(tenants.run("count")) == [NO_DEVICE]
-    (dev / "nvidia1").touch()
-
-    counted, shown, total = tenants.run("count", "device", "0", "nvml", "0")
-
-    assert counted["count"] == 1
-    assert shown["bus"] == LARGE.pci_bus_id
-    assert total["total_mib"] == LARGE.mib
-
-
-def test_a_kernel_takes_its_time_on_the_card(built: Built, tmp_path: Path) -> None:
-    machine = Machine(cards=[SMALL], block_ns=20_000)
-    tenants = Tenants(built, machine.write(tmp_path / "gpus"))
-
-    (launched,) = tenants.run("launch", "0", "0.3", "1000")
+    (launched,) = tenants.run("launch", "0", "0.3", "1000", **in_order)
 
     assert 0 < launched["count"] * 0.02 <= launched["seconds"]

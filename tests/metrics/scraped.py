@@ -2,15 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-
-from tensorfusion_dra.core.observed import NodeView
-from tensorfusion_dra.metrics import NodeMetrics
 
 OPENMETRICS: Final = "application/openmetrics-text;version=1.0.0"
 PREFIX: Final = "tensorfusion_dra_"
@@ -79,19 +75,3 @@ def from_openmetrics(body: bytes) -> Scraped:
 def from_text(body: bytes) -> Scraped:
     """Return the metrics of an answer in Prometheus' text format."""
     return Scraped(tuple(text_string_to_metric_families(body.decode())))
-
-
-def scrape(view: NodeView, *, most_shares: int = 100) -> Scraped:
-    """Return what a scrape says, after checking that both formats say the same."""
-    metrics = NodeMetrics()
-    written = partial(
-        metrics.written,
-        view=lambda: view,
-        most_shares=most_shares,
-        tenant_files=lambda: {"hami-core": 0.25},
-    )
-    _, body = written(OPENMETRICS)
-    _, text = written("")
-    found = from_openmetrics(body)
-    assert found.samples() == from_text(text).samples()
-    return found

@@ -1,8 +1,9 @@
 """Metrics of the node plugin and the webhook: values, formats, and agreement with the documents."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from platform import python_version
 
 import pytest
@@ -28,7 +29,7 @@ from tensorfusion_dra.core.observed import (
     XidCount,
 )
 from tensorfusion_dra.metrics import NODE_PLUGIN, WEBHOOK, NodeMetrics, WebhookMetrics
-from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text, scrape
+from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text
 from tests.support import documented_metrics, markdown
 from tests.support.builders.node_views import (
     NOW,
@@ -43,8 +44,19 @@ Samples = Sequence[tuple[Mapping[str, str], float]]
 """Labels and value of each sample of a metric."""
 
 
-def sorted_samples(samples: Samples) -> Samples:
-    return sorted(samples, key=str)
+def scraped(written: Callable[[str], tuple[str, bytes]]) -> Scraped:
+    """Return what a scrape says, after checking that both formats say the same."""
+    found = from_openmetrics(written(OPENMETRICS)[1])
+    assert found.samples() == from_text(written("")[1]).samples()
+    return found
+
+
+def scrape(view: NodeView, *, most_shares: int = 100) -> Scraped:
+    free = {"hami-core": 0.25}
+    written = NodeMetrics().written
+    return scraped(
+        partial(written, view=lambda: view, most_shares=most_shares, tenant_files=lambda: free)
+    )
 
 
 SICK = Unhealthy(
@@ -250,42 +262,40 @@ def states(label: str, **values: float) -> Samples:
                 "share_used_compute_ratio": [(SHARE, 0.2)],
                 "card_foreign_vram_bytes": [(ONE, 3 * GIB)],
                 "card_foreign_processes": [(ONE, 2)],
+                "tenant_files_free_ratio": [({"enforcer": "hami-core"}, 0.25)],
             },
-            id="use of shares and of what belongs to none",
+            id="use of shares, of what belongs to none, and of folders that containers write to",
         ),
     ],
 )
 def test_node_has_samples(view: NodeView, expected: Mapping[str, Samples]) -> None:
     found = scrape(view)
 
-    assert {name: sorted_samples(found.each(name)) for name in expected} == {
-        name: sorted_samples(samples) for name, samples in expected.items()
-    }
+    for name, samples in expected.items():
+        assert sorted(found.each(name), key=str) == sorted(samples, key=str)
 
 
 def test_every_state_of_health_and_every_known_xid_has_a_sample() -> None:
     found = scrape(node_view(cards=(card_view(), card_view("GPU-0002", unhealthy=SICK, xids=XIDS))))
 
     known = {"healthy", *(kind.name.lower() for kind in ProblemKind)}
-    well = found.values("card_health", "state", uuid="GPU-0001")
-    ill = found.values("card_health", "state", uuid="GPU-0002")
+    for uuid, is_in in (("GPU-0001", "healthy"), ("GPU-0002", "xid")):
+        states = found.values("card_health", "state", uuid=uuid)
+        assert states == {state: float(state == is_in) for state in known}
     counts = found.values("card_xids_total", "xid", uuid="GPU-0002")
-    assert well == {state: float(state == "healthy") for state in known}
-    assert ill == {state: float(state == "xid") for state in known}
     assert {xid: count for xid, count in counts.items() if count} == {"13": 3, "79": 1}
     assert counts["48"] == 0
 
 
 @pytest.mark.parametrize(("most", "shown"), [(0, 0), (2, 2), (3, 3), (9, 3)])
 def test_shares_beyond_the_bound_are_only_counted(most: int, shown: int) -> None:
-    shares = (share_view("a"), share_view("b"), share_view("c"))
+    view = node_view(shares=(share_view("a"), share_view("b"), share_view("c")))
 
-    found = scrape(node_view(shares=shares), most_shares=most)
+    found = scrape(view, most_shares=most)
 
-    assert len(found.each("share_info")) == shown
-    assert len(found.each("share_limit_vram_bytes")) == shown
-    assert found.value("shares") == 3
-    assert found.value("shares_left_out") == 3 - shown
+    of_shares = ("share_info", "share_limit_vram_bytes")
+    assert [len(found.each(name)) for name in of_shares] == [shown, shown]
+    assert (found.value("shares"), found.value("shares_left_out")) == (3, 3 - shown)
 
 
 def test_shares_with_the_same_labels_have_one_series() -> None:
@@ -295,8 +305,7 @@ def test_shares_with_the_same_labels_have_one_series() -> None:
     found = scrape(node_view(shares=shares))
 
     assert len(found.each("share_info")) == 1
-    assert found.value("shares_left_out") == 1
-    assert found.value("claims") == 2
+    assert (found.value("shares_left_out"), found.value("claims")) == (1, 2)
 
 
 HOSTILE = (
@@ -376,23 +385,20 @@ def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -
     assert parsed.value("cards_known") == 1
 
 
-def test_node_plugin_answers_what_is_documented() -> None:
-    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
-
-    found = scrape(FULL)
-
+def check_documented(found: Scraped, process: str) -> None:
+    rows = documented_metrics.listed(process)
+    # Those of the process have the names that every Prometheus client gives them.
+    assert [name for name in rows if not name.startswith(("tensorfusion_dra_", "process_"))] == []
+    assert [each.name for each in found.families if not each.documentation] == []
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
-    assert scrape(node_view(cards=())).kinds() == found.kinds()
     assert found.label_names() == {name: row.labels for name, row in rows.items()}
 
 
-def test_every_name_has_the_prefix_and_a_meaning() -> None:
-    rows = documented_metrics.listed(documented_metrics.NODE_PLUGIN)
+def test_node_plugin_answers_what_is_documented() -> None:
+    found = scrape(FULL)
 
-    # Those of the process have the names that every Prometheus client gives them.
-    own = ("tensorfusion_dra_", "process_")
-    assert [name for name in rows if not name.startswith(own)] == []
-    assert [each.name for each in scrape(FULL).families if not each.documentation] == []
+    check_documented(found, documented_metrics.NODE_PLUGIN)
+    assert scrape(node_view(cards=())).kinds() == found.kinds()
 
 
 def test_every_value_of_the_labels_is_explained() -> None:
@@ -427,30 +433,16 @@ def webhook_metrics() -> WebhookMetrics:
 
 
 def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -> Scraped:
-    """Return what a scrape says, after checking that both formats say the same."""
-    answers = [
-        metrics.written(
-            accept, version="1.2.3", expires_at=lambda: expires_at, api_server=ApiServerView
-        )[1]
-        for accept in (OPENMETRICS, "")
-    ]
-    found = from_openmetrics(answers[0])
-    assert found.samples() == from_text(answers[1]).samples()
-    return found
+    written = metrics.written
+    return scraped(
+        partial(written, version="1.2.3", expires_at=lambda: expires_at, api_server=ApiServerView)
+    )
 
 
-def test_webhook_answers_what_is_documented() -> None:
-    rows = documented_metrics.listed(documented_metrics.WEBHOOK)
-
+def test_webhook_answers_what_is_documented_and_every_known_label_set_exists_at_0() -> None:
     found = scrape_webhook(webhook_metrics())
 
-    assert found.kinds() == {name: row.kind for name, row in rows.items()}
-    assert found.label_names() == {name: row.labels for name, row in rows.items()}
-
-
-def test_every_known_label_set_exists_at_0() -> None:
-    found = scrape_webhook(webhook_metrics())
-
+    check_documented(found, documented_metrics.WEBHOOK)
     reviews = found.each("webhook_review_duration_seconds_count")
     assert {value for _, value in reviews} == {0}
     assert {(labels["kind"], labels["outcome"]) for labels, _ in reviews} == {
@@ -471,12 +463,15 @@ def test_reviews_by_kind_and_outcome_with_their_time() -> None:
     metrics.refused(404)
 
     found = scrape_webhook(metrics)
-    name = "webhook_review_duration_seconds"
-    assert found.value(f"{name}_count", kind="Pod", outcome="changed") == 2
-    assert found.value(f"{name}_sum", kind="Pod", outcome="changed") == 0.504
-    assert found.value(f"{name}_bucket", kind="Pod", outcome="changed", le="0.004") == 1
-    assert found.value(f"{name}_count", kind="DeviceClass", outcome="denied") == 1
-    assert found.values("webhook_requests_refused_total", "code")["404"] == 1
+    changed = {"kind": "Pod", "outcome": "changed"}
+    for name, labels, value in (
+        ("review_duration_seconds_count", changed, 2),
+        ("review_duration_seconds_sum", changed, 0.504),
+        ("review_duration_seconds_bucket", {**changed, "le": "0.004"}, 1),
+        ("review_duration_seconds_count", {"kind": "DeviceClass", "outcome": "denied"}, 1),
+        ("requests_refused_total", {"code": "404"}, 1),
+    ):
+        assert found.value(f"webhook_{name}", **labels) == value
 
 
 def test_end_of_the_certificate() -> None:
@@ -484,7 +479,3 @@ def test_end_of_the_certificate() -> None:
 
     assert scrape_webhook(webhook_metrics()).value(name) == END.timestamp()
     assert scrape_webhook(webhook_metrics(), None).each(name) == []
-
-
-def test_free_part_of_folders_that_containers_write_to() -> None:
-    assert scrape(FULL).each("tenant_files_free_ratio") == [({"enforcer": "hami-core"}, 0.25)]

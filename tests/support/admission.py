@@ -39,73 +39,75 @@ def patched(document: Json, operations: Sequence[object]) -> Json:
     return patches.operated(document, operations)
 
 
-class ObjectsInMemory:
+class Source:
+    """What a test has the API server answer.
+
+    Attributes:
+        error: Raised in place of each answer; None for none.
+    """
+
+    error: Exception | None = None
+
+    def check(self, *, wait_seconds: float = 1.0) -> None:
+        """Raise the error, if there is one."""
+        assert wait_seconds > 0
+        if self.error is not None:
+            raise self.error
+
+
+class ObjectsInMemory(Source):
     """Objects set by a test; implements driver.ports.Objects."""
 
     def __init__(self, *items: Json) -> None:
         self.listed: Sequence[Json] = items
-        self.error: Exception | None = None
 
     def items(self) -> Sequence[Json]:
-        if self.error is not None:
-            raise self.error
+        self.check()
         return self.listed
 
 
-class PodsInMemory:
+class PodsInMemory(Source):
     """Pods by UID; implements core.claims.enforcer.Pods."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
-        self.error: Exception | None = None
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Json | None:
-        assert wait_seconds > 0
-        if self.error is not None:
-            raise self.error
+        self.check(wait_seconds=wait_seconds)
         return self.stored.get(pod.uid)
 
 
-class ClaimsInMemory:
+class ClaimsInMemory(Source):
     """Claims of one namespace; implements webhook.admission.ClaimReader."""
 
     def __init__(self, *claims: Json) -> None:
         self.stored = [*claims]
-        self.error: Exception | None = None
 
     def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Json]:
         assert name == "team-a"
-        assert wait_seconds > 0
-        if self.error is not None:
-            raise self.error
+        self.check(wait_seconds=wait_seconds)
         return [projected(each, keep) for each in self.stored]
 
 
-class PrioritiesInMemory:
+class PrioritiesInMemory(Source):
     """PriorityClasses by name; for AdmissionRules.has_priority_class."""
 
     def __init__(self, *known: str) -> None:
         self.known = known
-        self.error: Exception | None = None
 
     def exists(self, name: str, wait_seconds: float) -> bool:
-        assert wait_seconds > 0
-        if self.error is not None:
-            raise self.error
+        self.check(wait_seconds=wait_seconds)
         return name in self.known
 
 
-class SlicesInMemory:
+class SlicesInMemory(Source):
     """Slices set by a test; implements webhook.admission.SliceReader."""
 
     def __init__(self, *slices: Json) -> None:
         self.slices: Sequence[Json] = slices
-        self.error: Exception | None = None
         self.reads = 0
 
     def published(self, *, wait_seconds: float) -> Sequence[Json]:
-        assert wait_seconds > 0
         self.reads += 1
-        if self.error is not None:
-            raise self.error
+        self.check(wait_seconds=wait_seconds)
         return self.slices

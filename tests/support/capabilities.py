@@ -11,34 +11,23 @@ _VERSION_3: Final = 0x20080522
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
+_EFFECTIVE: Final = (0, 3)
+"""Places of the effective sets, which two structures of effective, permitted, inheritable have."""
 
 
 @contextmanager
 def without_capabilities() -> Iterator[None]:
     """Take all effective capabilities from this thread for a while; who has none stays as it is."""
-    header = _Header(version=_VERSION_3, pid=0)
-    sets = (_Sets * 2)()
+    header, sets = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     _call("capget", header, sets)
-    before = [each.effective for each in sets]
-    for each in sets:
-        each.effective = 0
+    before = bytes(sets)
+    for place in _EFFECTIVE:
+        sets[place] = 0
     _call("capset", header, sets)
     try:
         yield
     finally:
-        for each, effective in zip(sets, before, strict=True):
-            each.effective = effective
-        _call("capset", header, sets)
+        _call("capset", header, ctypes.create_string_buffer(before, len(before)))
 
 
 def give_to_a_container(path: Path, mode: int) -> None:
@@ -48,6 +37,6 @@ def give_to_a_container(path: Path, mode: int) -> None:
         os.chown(path, 1000, 1000)
 
 
-def _call(name: str, header: _Header, sets: object) -> None:
-    if getattr(_LIBC, name)(ctypes.byref(header), sets):
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_LIBC, name)(*arguments):
         raise OSError(ctypes.get_errno(), name)

@@ -7,6 +7,7 @@ from typing import Final
 
 from dra_simulator.rest import PODS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tests.support.waiting import eventually
 
 _POLL_SECONDS: Final = 0.05
 _END_SECONDS: Final = 120.0
@@ -56,14 +57,14 @@ class Churn:
                 while len(self._created) < self._pods:
                     self._create()
                 self._stop.wait(_POLL_SECONDS)
-            deadline = time.monotonic() + _END_SECONDS
-            while self._created and time.monotonic() < deadline:
-                self._step()
-                time.sleep(_POLL_SECONDS)
-            if self._created:
+            if not eventually(self._ended, _END_SECONDS):
                 raise TimeoutError(f"{sorted(self._created)} did not end: {self.reason()[-3:]}")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - raised again by stop()
             self._error = error
+
+    def _ended(self) -> bool:
+        self._step()
+        return not self._created
 
     def _create(self) -> None:
         name = f"churn-{self.ended + len(self._created)}-{time.monotonic_ns()}"

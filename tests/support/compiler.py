@@ -13,8 +13,7 @@ def compiler(what: str) -> str:
         what: What needs the compiler, for the message.
     """
     found = shutil.which("cc")
-    if found is None and os.environ.get("CI"):
-        pytest.fail(f"found no C compiler cc, expected one where CI is set: {what} need it")
     if found is None:
-        pytest.skip(f"found no C compiler cc, expected one for {what}")
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"found no C compiler cc, expected one for {what}")
     return found

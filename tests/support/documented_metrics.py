@@ -36,7 +36,8 @@ def listed(process: str) -> Mapping[str, Row]:
         process: The name of its list: NODE_PLUGIN or WEBHOOK.
     """
     found: dict[str, Row] = {}
-    for line in _METRIC.finditer(_text(process) + _text(_BOTH)):
+    lists = "".join(markdown.marked(PAGE, name) for name in (process, _BOTH))
+    for line in _METRIC.finditer(lists):
         name, labels = line["name"], set(_LABEL.findall(line["labels"] or ""))
         if "share" in labels:
             labels = labels - {"share"} | OF_SHARE
@@ -44,8 +45,3 @@ def listed(process: str) -> Mapping[str, Row]:
         assert name not in found
         found[name] = Row(kind, frozenset(labels))
     return found
-
-
-def _text(process: str) -> str:
-    _, _, rest = PAGE.partition(f"<!-- {process}: ")
-    return rest.partition(f"<!-- end of {process} -->")[0]

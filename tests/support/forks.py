@@ -84,9 +84,7 @@ class Forks:
     def start(
         self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
     ) -> Process:
-        streams = (os.devnull, os.devnull, str(log_file))
-        command = (DRIVER, *arguments)
-        return _forked(self.socket, command, streams, {**os.environ, **environment}, ROOT)
+        return _logging(self.socket, (DRIVER, *arguments), log_file, {**os.environ, **environment})
 
     def close(self) -> None:
         """End the process that forks. Its forks must have ended before."""
@@ -135,8 +133,7 @@ def spawn(command: Sequence[str], log_file: Path) -> Forked:
     """Start this command line of the driver; its stderr is appended to the file."""
     python, arguments = tuple(command[:2]), command[2:]
     assert python == _PYTHON
-    streams = (os.devnull, os.devnull, str(log_file))
-    return _forked(_socket(), arguments, streams, os.environ, ROOT)
+    return _logging(_socket(), arguments, log_file, os.environ)
 
 
 def run(
@@ -163,11 +160,14 @@ def run(
             folder,
         )
         code = process.wait(PATIENCE_SECONDS)
-        return Ended(arguments, code, _text(out), _text(err))
+        printed = (file.read_bytes().decode() for file in (out, err))
+        return Ended(arguments, code, *printed)
 
 
-def _text(file: Path) -> str:
-    return file.read_bytes().decode()
+def _logging(
+    server: Path, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
+) -> Forked:
+    return _forked(server, arguments, (os.devnull, os.devnull, str(log_file)), environment, ROOT)
 
 
 def _socket() -> Path:

@@ -89,6 +89,16 @@ def program() -> str:
     return str(Path(found).resolve())
 
 
+def one(documents: list[Document], kind: str, name: str = "") -> Document:
+    """Return the only object of a kind, or the one with this name."""
+    (found,) = (
+        item
+        for item in documents
+        if item["kind"] == kind and name in {"", item["metadata"]["name"]}
+    )
+    return found
+
+
 def containers(documents: list[Document]) -> Iterator[Document]:
     """Yield the containers of all workloads, with those that run before the others."""
     for item in documents:

@@ -1,8 +1,8 @@
 """The kubelet's calls to a plugin's sockets, for tests."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -17,7 +17,7 @@ DRA_V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 
 
-class PluginClient:
+class PluginClient(AbstractContextManager["PluginClient"]):
     """gRPC client of one socket, with a connection of its own."""
 
     def __init__(self, socket: Path) -> None:
@@ -25,15 +25,7 @@ class PluginClient:
         options = (("grpc.use_local_subchannel_pool", 1),)
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
 
-    def __enter__(self) -> "PluginClient":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def plugin_info(self) -> registration_pb.PluginInfo:

@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -16,11 +17,11 @@ from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 
 
+@dataclass
 class FixedDiscovery:
     """Discovery of cards set by a test; None means that the NVIDIA driver is not loaded yet."""
 
-    def __init__(self, inventory: Inventory | None) -> None:
-        self.inventory = inventory
+    inventory: Inventory | None
 
     def read(self) -> Inventory:
         if self.inventory is None:
@@ -28,13 +29,13 @@ class FixedDiscovery:
         return self.inventory
 
 
+@dataclass
 class ClaimsInMemory:
     """ResourceClaims by namespace and name."""
 
-    def __init__(self) -> None:
-        self.stored: dict[str, Mapping[str, Any]] = {}
-        self.fetched: list[str] = []
-        self.away = False
+    stored: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    fetched: list[str] = field(default_factory=list)
+    away: bool = False
 
     def put(self, claim: Mapping[str, Any]) -> ClaimRef:
         metadata = claim["metadata"]
@@ -51,15 +52,15 @@ class ClaimsInMemory:
         return self.stored[str(ref)]
 
 
+@dataclass
 class SlicesInMemory:
     """ResourceSlices of an API server that drops the fields of disabled feature gates."""
 
-    def __init__(self, gates_off: frozenset[str] = frozenset()) -> None:
-        self.gates_off = gates_off
-        self.items: dict[str, Slice] = {}
-        self.writes: list[str] = []
-        self.away = False
-        self._versions = itertools.count(1)
+    gates_off: frozenset[str] = frozenset()
+    items: dict[str, Slice] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+    away: bool = False
+    _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def fetch(self) -> Sequence[Slice]:
         self._check_away()
@@ -106,10 +107,12 @@ class SlicesInMemory:
 class LeaseInMemory(PublisherLease):
     """The lease to publish; `newer` is True while a newer instance holds it."""
 
+    newer = False
+    taken = 0
+    released = False
+
     def __init__(self) -> None:
-        self.newer = False
-        self.taken = 0
-        self.released = False
+        """Use no file."""
 
     def take(self) -> None:
         self.taken += 1
@@ -124,9 +127,8 @@ class LeaseInMemory(PublisherLease):
 class OneNode:
     """The Node object of this node."""
 
-    def __init__(self) -> None:
-        self.current = "node-uid-1"
-        self.ready = True
+    current = "node-uid-1"
+    ready = True
 
     def uid(self) -> str:
         return self.current
@@ -135,6 +137,7 @@ class OneNode:
         return self.ready
 
 
+@dataclass
 class EventsInMemory:
     """Events by reason and message: warnings in `written`, others in `noted`.
 
@@ -143,32 +146,31 @@ class EventsInMemory:
     While `away` is True, the API server does not answer and nothing is written.
     """
 
-    def __init__(self) -> None:
-        self.written: list[tuple[str, str]] = []
-        self.noted: list[tuple[str, str]] = []
-        self.pods: list[PodRef | None] = []
-        self.away = False
+    written: list[tuple[str, str]] = field(default_factory=list)
+    noted: list[tuple[str, str]] = field(default_factory=list)
+    pods: list[PodRef | None] = field(default_factory=list)
+    away: bool = False
 
     def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
-        return self._write(self.written, reason, message, pod)
+        return self._write(self.written, (reason, message), pod)
 
     def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
-        return self._write(self.noted, reason, message, pod)
+        return self._write(self.noted, (reason, message), pod)
 
     def _write(
-        self, events: list[tuple[str, str]], reason: str, message: str, pod: PodRef | None
+        self, events: list[tuple[str, str]], event: tuple[str, str], pod: PodRef | None
     ) -> bool:
         if not self.away:
-            events.append((reason, message))
+            events.append(event)
             self.pods.append(pod)
         return not self.away
 
 
+@dataclass
 class DeviceNodesInMemory:
     """Device nodes that all exist unless a test adds them to `missing`."""
 
-    def __init__(self) -> None:
-        self.missing: set[int] = set()
+    missing: set[int] = field(default_factory=set)
 
     def of_card(self, minor: int) -> tuple[str, ...]:
         if minor in self.missing:
@@ -179,12 +181,12 @@ class DeviceNodesInMemory:
         return ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
+@dataclass
 class DriverFilesInMemory:
     """Libraries of the NVIDIA driver: from a toolkit for some cards, from mounts for the rest."""
 
-    def __init__(self) -> None:
-        self.by_toolkit: set[str] = set()
-        self.missing = False
+    by_toolkit: set[str] = field(default_factory=set)
+    missing: bool = False
 
     def toolkit_device(self, gpu_uuid: str) -> str | None:
         return f"nvidia.com/gpu={gpu_uuid}" if gpu_uuid in self.by_toolkit else None
@@ -229,13 +231,13 @@ class HostFilesInMemory(HostFiles):
         return frozenset(name for parent, _, name in paths if parent == root)
 
 
+@dataclass
 class PodsInMemory:
     """Annotations of pods in `stored` and the rest of pods in `documents`, by namespace/name."""
 
-    def __init__(self) -> None:
-        self.stored: dict[str, Mapping[str, str]] = {}
-        self.documents: dict[str, Mapping[str, Any]] = {}
-        self.pods_read: list[str] = []
+    stored: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    pods_read: list[str] = field(default_factory=list)
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         assert wait_seconds > 0

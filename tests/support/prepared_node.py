@@ -3,12 +3,12 @@
 import json
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
@@ -46,9 +46,6 @@ from tests.support.ports import (
 from tests.support.signs import NOT_LOOKED_FOR, signing
 from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")

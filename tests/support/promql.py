@@ -48,42 +48,28 @@ def labels(query: str, known: Known) -> Labels:
     Raises:
         QueryError: The query has a syntax error, an unknown metric or label, or an ambiguous match.
     """
-    tree = _tree(query)
     try:
-        return _labels(tree, known) or frozenset()
-    except QueryError as error:
+        return _labels(parse(query), known) or frozenset()
+    except (QueryError, ValueError) as error:
         raise QueryError(f"{query}: {error}") from error
-
-
-def _tree(query: str) -> Expr:
-    try:
-        tree: Expr = parse(query)
-    except ValueError as error:
-        raise QueryError(f"{query}: {error}") from error
-    return tree
 
 
 def _labels(expr: Expr, known: Known) -> Labels | None:
     """Return the labels of a vector; None for a scalar or a string."""
-    found: Labels | None = None
     match expr:
         case NumberLiteral() | StringLiteral():
-            pass
+            return None
         case ParenExpr() | SubqueryExpr() | UnaryExpr():
-            found = _labels(expr.expr, known)
-        case MatrixSelector():
-            found = _selected(expr.vector_selector, known)
-        case VectorSelector():
-            found = _selected(expr, known)
+            return _labels(expr.expr, known)
+        case MatrixSelector(vector_selector=selector) | (VectorSelector() as selector):
+            return _selected(selector, known)
         case AggregateExpr():
-            found = _aggregated(expr, known)
+            return _aggregated(expr, known)
         case Call():
-            found = _called(expr, known)
+            return _called(expr, known)
         case BinaryExpr():
-            found = _combined(expr, known)
-        case _:
-            raise QueryError(f"{type(expr).__name__}: not known here")
-    return found
+            return _combined(expr, known)
+    raise QueryError(f"{type(expr).__name__}: not known here")
 
 
 def _selected(selector: VectorSelector, known: Known) -> Labels:
@@ -95,7 +81,7 @@ def _selected(selector: VectorSelector, known: Known) -> Labels:
 
 
 def _aggregated(expr: AggregateExpr, known: Known) -> Labels:
-    operand = _vector(expr.expr, known)
+    operand = _labels(expr.expr, known) or frozenset()
     named = set(expr.modifier.labels) if expr.modifier else set()
     _expect(named, operand, f"{expr.op} of {expr.expr}")
     if str(expr.op) in _KEEP_LABELS:
@@ -144,13 +130,13 @@ def _combined(expr: BinaryExpr, known: Known) -> Labels | None:
     matched = _matched(modifier, left, right)
     if str(expr.op) == "or":
         return left | right
-    if modifier is not None and modifier.card == VectorMatchCardinality.ManyToMany:  # and, unless
+    card = modifier.card if modifier else None
+    if card == VectorMatchCardinality.ManyToMany:  # and, unless
         return left
-    many_left = modifier is not None and modifier.card == VectorMatchCardinality.ManyToOne
-    many_right = modifier is not None and modifier.card == VectorMatchCardinality.OneToMany
+    many_left = card == VectorMatchCardinality.ManyToOne
+    many_right = card == VectorMatchCardinality.OneToMany
     group = frozenset((modifier.group_labels if modifier else None) or ())
-    one = left if many_right else right
-    _expect(group, one, "group_left or group_right")
+    _expect(group, left if many_right else right, "group_left or group_right")
     for side, is_many in ((left, many_left), (right, many_right)):
         if not is_many and (several := side - matched - group):
             raise QueryError(
@@ -175,11 +161,6 @@ def _matched(modifier: BinModifier | None, left: Labels, right: Labels) -> Label
             _expect(named, side, "on()")
         return named
     return left - named
-
-
-def _vector(expr: Expr, known: Known) -> Labels:
-    found = _labels(expr, known)
-    return frozenset() if found is None else found
 
 
 def _expect(named: set[str] | Labels, found: Labels, what: str) -> None:

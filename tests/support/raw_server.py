@@ -69,10 +69,8 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline().strip():
-            headers = {}
-            while header := self.rfile.readline().strip():
-                name, _, value = header.decode().partition(": ")
-                headers[name.lower()] = value
+            lines = iter(lambda: self.rfile.readline().strip().decode(), "")
+            headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
             self.rfile.read(int(headers.get("content-length", "0")))
             self.server.headers = headers
             self.server.requests.append(line.decode())

@@ -119,18 +119,17 @@ class WorkerPodsInMemory:
 
 
 class NoWatch:
-    """A watch without events."""
+    """A watch that tests do not run."""
 
     def run(self) -> None:
         raise AssertionError
 
-    def stop(self) -> None:
-        raise AssertionError
+    stop = run
 
 
 def is_worker(pod: Pod) -> bool:
-    found: str = pod["metadata"]["labels"].get(names.LABEL_COMPONENT, "")
-    return found == names.COMPONENT_WORKER
+    labels: dict[str, str] = pod["metadata"]["labels"]
+    return labels.get(names.LABEL_COMPONENT) == names.COMPONENT_WORKER
 
 
 class StandInHypervisor:
@@ -225,20 +224,16 @@ class StandInHypervisor:
                 if not context.is_active():
                     return pb.AllocateResponse()
             cards = self._allocate(pod)
-        envs = {}
-        if cards:
-            envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(f"GPU-{uuid[4:]}" for uuid in cards)
+        visible = ",".join(f"GPU-{uuid[4:]}" for uuid in cards)
+        envs = {"NVIDIA_VISIBLE_DEVICES": visible} if cards else {}
         return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs=envs)])
 
     def _pending(self, index: int) -> Pod | None:
         for pod in self._pods.stored.values():
             annotations = pod["metadata"]["annotations"]
-            if (
-                is_worker(pod)
-                and pod["status"]["phase"] == "Pending"
-                and annotations.get("tensor-fusion.ai/index") == str(index)
-                and annotations.get("tensor-fusion.ai/gpu-ids")
-            ):
+            is_pending = is_worker(pod) and pod["status"]["phase"] == "Pending"
+            has_index = annotations.get("tensor-fusion.ai/index") == str(index)
+            if is_pending and has_index and annotations.get("tensor-fusion.ai/gpu-ids"):
                 return pod
         return None
 
@@ -255,8 +250,7 @@ class StandInHypervisor:
         return self.allocated[uid]
 
     def _create(self, pod: Pod, cards: Sequence[str]) -> None:
-        metadata = pod["metadata"]
-        annotations = metadata["annotations"]
+        metadata, annotations = pod["metadata"], pod["metadata"]["annotations"]
         limit = Limit(
             sm_percent=int(annotations.get("tensor-fusion.ai/compute-percent-limit", 100)),
             vram_bytes=int(annotations["tensor-fusion.ai/vram-limit"]),
@@ -294,8 +288,7 @@ class WorkerNode:
         self.pods = pods
         self.hypervisor = hypervisor
         enforcer = TensorFusion(root=str(hypervisor.shm.parent), bridge=str(hypervisor.sockets))
-        loops = enforcer.loops(NodeAccess(setup.store.claims, pods, pods))
-        workers = loops["workers"]
+        workers = enforcer.loops(NodeAccess(setup.store.claims, pods, pods))["workers"]
         assert isinstance(workers, Workers)
         self.workers = workers
         setup.enforcers[enforcer.name] = enforcer

@@ -1,6 +1,7 @@
 """Checks of the node: disk, sockets, container runtime, cards and their enforcer."""
 
 import json
+import re
 import socket
 import tempfile
 import time
@@ -92,13 +93,11 @@ def test_a_spec_that_runtimes_do_not_load_is_found_with_the_reason(
 
 def toolkit(*host_paths: str) -> dict[str, Any]:
     first, *more = host_paths
-    mounts = [{"hostPath": path, "containerPath": path} for path in more]
-    device = {"name": "0", "containerEdits": {"deviceNodes": [{"path": first}]}}
     return {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
-        "devices": [device],
-        "containerEdits": {"mounts": mounts},
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": first}]}}],
+        "containerEdits": {"mounts": [{"hostPath": path, "containerPath": path} for path in more]},
     }
 
 
@@ -124,15 +123,13 @@ def test_only_our_registration_sockets_are_judged(folder: Path) -> None:
     here = context(folder)
     registry = here.settings.registry_folder
     registry.mkdir(parents=True)
-    ours = registry / "tensor-fusion.ai.dra-driver-reg.sock"
+    ours = str(registry / "tensor-fusion.ai.dra-driver-reg.sock")
     with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as dead:
-        served.bind(str(ours))
+        served.bind(ours)
         served.listen()
         dead.bind(str(registry / "gpu.example.com-reg.sock"))
 
-        found = list(node.serving(here))
-
-    findings.check(found, [(Level.OK, str(ours))])
+        findings.check(node.serving(here), [(Level.OK, ours)])
 
 
 DATA = Use(what="data folder")
@@ -182,11 +179,9 @@ def test_claims_with_most_files_in_a_nearly_full_folder_are_named(folder: Path) 
 
     found = node.full(written, 0.05, here.settings.data_folder)
 
-    assert found.level is Level.PROBLEM
-    assert found.found == "5% of its space or files free"
-    writers = ["claim default/a (", "team-a/pod-a (", "gone/deep ("]
-    places = [found.remedy.index(writer) for writer in writers]
-    assert places == sorted(places)
+    assert (found.level, found.found) == (Level.PROBLEM, "5% of its space or files free")
+    named = r"claim default/a \(.*team-a/pod-a \(.*gone/deep \("
+    assert re.search(named, found.remedy)
     assert "few" not in found.remedy
 
 
@@ -208,10 +203,6 @@ def test_sockets_by_life(listed: dict[str, bool | None], expected: list[Expected
     findings.check(node.registrations(listed), expected)
 
 
-def leave_database(data: Path, _: Path) -> None:
-    (data / "ledger.sqlite3").touch()
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -224,7 +215,10 @@ def leave_database(data: Path, _: Path) -> None:
             lambda data, record: set_format(record, 2),
             [(Level.PROBLEM, "found format 2, expected at most 1"), (Level.OK, "1 of this")],
         ),
-        (leave_database, [(Level.PROBLEM, "drain the node, delete"), (Level.OK, "1 of this")]),
+        (
+            lambda data, record: (data / "ledger.sqlite3").touch(),
+            [(Level.PROBLEM, "drain the node, delete"), (Level.OK, "1 of this")],
+        ),
         (
             lambda data, record: (data / "claims.lock").unlink(),
             [(Level.NOTE, "no node plugin has run here"), (Level.WARNING, "no record")],
@@ -372,32 +366,24 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     }
     here = context(folder, hypervisor_sockets=str(plugin.parent), **address)
 
-    (without,) = gpus.alive(here)
+    findings.check(gpus.alive(here), [(Level.WARNING, "")])
     with socket.socket(socket.AF_UNIX) as hypervisor:
         hypervisor.bind(str(plugin))
         hypervisor.listen()
-        (alive,) = gpus.alive(here)
-    (dead,) = gpus.alive(here)
-    (required,) = gpus.alive(context(folder, require_enforcement=True, **address))
-
-    assert [without.level, alive.level, dead.level, required.level] == [
-        *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
-    ]
-    assert alive.found == f"device plugin {plugin} answers"
-    assert "ended process" in dead.found
+        findings.check(gpus.alive(here), [(Level.OK, f"device plugin {plugin} answers")])
+    findings.check(gpus.alive(here), [(Level.WARNING, "ended process")])
+    required = context(folder, require_enforcement=True, **address)
+    findings.check(gpus.alive(required), [(Level.PROBLEM, "")])
 
 
 def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
     put_limiter(folder)
     address: dict[str, Any] = {"hypervisor_address": "127.0.0.1:1"}
 
-    (without,) = gpus.alive(context(folder, simulated_gpus="", **address))
-    (bridge,) = gpus.alive(
-        context(folder, simulated_gpus="", hypervisor_sockets=str(folder), **address)
-    )
-
-    assert "http://127.0.0.1:1/healthz" in without.found
-    assert "http" not in bridge.found
+    for sockets, is_asked in (("", True), (str(folder), False)):
+        here = context(folder, simulated_gpus="", hypervisor_sockets=sockets, **address)
+        (found,) = gpus.alive(here)
+        assert ("http://127.0.0.1:1/healthz" in found.found) == is_asked
 
 
 def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:

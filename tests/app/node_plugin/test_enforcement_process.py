@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.app.node_plugin.test_node_plugin_process import (
     as_the_kubelet,
     claim_of,
     cluster_with,
+    condition,
     event_messages,
     log_lines,
     start,
@@ -68,16 +69,6 @@ def daemon(cluster: SimulatedCluster) -> Iterator[None]:
         yield
 
 
-def condition(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
-    """Return status and reason of the condition LimitsEnforced of a pod's only device."""
-    claim = cluster.claim_of(cluster.pod(pod)) or {}
-    for entry in claim.get("status", {}).get("devices") or ():
-        for each in entry["conditions"]:
-            if each["type"] == "LimitsEnforced":
-                return each["status"], each["reason"]
-    return "", ""
-
-
 def events(cluster: SimulatedCluster) -> list[tuple[str, str, str]]:
     """Return type, reason and pod of the Events about limits."""
     return [
@@ -99,10 +90,9 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
     with node(tmp_path, library, monkeypatch) as cluster:
         with daemon(cluster):
             cluster.submit("a", SHARE)
-            cluster.until(
-                "hidden", lambda: condition(cluster, "a") == ("Unknown", "ClientsNotVisible")
-            )
-        cluster.until("dead", lambda: condition(cluster, "a") == ("False", "DaemonSilent"))
+            hidden, dead = ("Unknown", "ClientsNotVisible"), ("False", "DaemonSilent")
+            cluster.until("hidden", lambda: condition(cluster, "a", "LimitsEnforced") == hidden)
+        cluster.until("dead", lambda: condition(cluster, "a", "LimitsEnforced") == dead)
         cluster.until("event", lambda: events(cluster) == [("Warning", "LimitsNotEnforced", "a")])
 
         (line,) = log_lines(cluster, "limits_not_enforced")
@@ -110,8 +100,7 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         table = shown(cluster, "inspect")
         findings = shown(cluster, "doctor", "-o", "json")["findings"]
 
-        assert line["reason"] == "DaemonSilent"
-        assert share["enforcement"]["state"] == "NotEnforced"
+        assert (line["reason"], share["enforcement"]["state"]) == ("DaemonSilent", "NotEnforced")
         assert "NotEnforced (DaemonSilent)" in table
         assert "ended process" in table
         levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}
@@ -119,17 +108,15 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         assert "ok" not in levels.values()
 
 
-def enforcement(cluster: SimulatedCluster) -> list[dict[str, Any]]:
-    """Return what each published device shows of its node's enforcer."""
-    shown = ("enforcer", "enforcesCompute", "enforcesMemory")
-    return [
-        {name: next(iter(device["attributes"][name].values())) for name in shown}
-        for each in cluster.slices()
-        for device in each["spec"]["devices"]
+def enforcement(cluster: SimulatedCluster) -> list[tuple[str, bool, bool]]:
+    """Return the enforcer of each published device, and whether it enforces compute and memory."""
+    found = [
+        device["attributes"] for each in cluster.slices() for device in each["spec"]["devices"]
     ]
-
-
-NONE: Final = {"enforcer": "none", "enforcesCompute": False, "enforcesMemory": False}
+    return [
+        (of["enforcer"]["string"], of["enforcesCompute"]["bool"], of["enforcesMemory"]["bool"])
+        for of in found
+    ]
 
 
 def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
@@ -138,26 +125,27 @@ def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
     limiter = tmp_path / "libvgpu.so.1"
     flags = ("--enforcer", "auto", "--hami-core-library", str(limiter))
     with node(tmp_path, library, monkeypatch, *flags) as cluster:
-        cluster.until("published", lambda: enforcement(cluster) == [NONE])
+        cluster.until("published", lambda: enforcement(cluster) == [("none", False, False)])
         cluster.submit("a", SHARE)
         cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
-        findings = shown(cluster, "doctor", "-o", "json")["findings"]
+        (life,) = (
+            each
+            for each in shown(cluster, "doctor", "-o", "json")["findings"]
+            if each["lookedAt"] == "enforcer auto"
+        )
         cluster.until("event", lambda: bool(event_messages(cluster, "EnforcerMissing")))
-        (message,) = event_messages(cluster, "EnforcerMissing")
 
         limiter.write_bytes(b"\x7fELF...")
         ref = claim_of(cluster, "a")
         with as_the_kubelet(cluster) as kubelet:
             assert kubelet.prepare(ref).claims[ref.uid].error == ""
-        hami = {"enforcer": "hami-core", "enforcesCompute": True, "enforcesMemory": True}
-        cluster.until("published again", lambda: enforcement(cluster) == [hami])
+        cluster.until("again", lambda: enforcement(cluster) == [("hami-core", True, True)])
 
-        error = log_lines(cluster, "claim_prepare_failed")[0]["error"]
-        (life,) = (each for each in findings if each["lookedAt"] == "enforcer auto")
-        for name in ("tensor-fusion", "hami-core", "mps", "settings.enforcer=none"):
-            assert name in error
-            assert name in life["cure"]
-            assert name in message
         assert life["level"] == "problem"
-        (share,) = shown(cluster, "inspect", "-o", "json")["shares"]
-        assert share["enforcer"] == "hami-core"
+        (message,) = event_messages(cluster, "EnforcerMissing")
+        error = log_lines(cluster, "claim_prepare_failed")[0]["error"]
+        for text in (error, life["cure"], message):
+            for name in ("tensor-fusion", "hami-core", "mps", "settings.enforcer=none"):
+                assert name in text
+        shares = shown(cluster, "inspect", "-o", "json")["shares"]
+        assert [share["enforcer"] for share in shares] == ["hami-core"]

@@ -1,6 +1,7 @@
 """The real node-plugin process follows its GPUPool in a simulated cluster."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,29 +42,27 @@ def following(source: str = "object", **options: Any) -> Iterator[SimulatedClust
         yield cluster
 
 
-def create_pool(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> Json:
-    return cluster.client.create(GPUPOOLS, pool_with_qos("prod", qos, **spec))
+def create_pool(cluster: SimulatedCluster, name: str, qos: str = "low", **spec: Any) -> None:
+    document = gpupool_document(name, qosConfig={"defaultQoS": qos}, **spec)
+    cluster.client.create(GPUPOOLS, document)
 
 
-def pool_with_qos(name: str, qos: str = "low", **spec: Any) -> Json:
-    return gpupool_document(name, qosConfig={"defaultQoS": qos}, **spec)
+def published(cluster: SimulatedCluster) -> list[tuple[str, str, bool]]:
+    """Return pool and QoS of each device, and whether it has virtual compute."""
+    return [
+        (
+            item["spec"]["pool"]["name"],
+            device["attributes"]["qos"]["string"],
+            "virtual_tflops" in device["capacity"],
+        )
+        for item in cluster.slices()
+        for device in item["spec"]["devices"]
+    ]
 
 
-def published_facts(cluster: SimulatedCluster) -> Json:
-    """Return pool, level of service and virtual compute of the only device; empty without one."""
-    for item in cluster.slices():
-        (device,) = item["spec"]["devices"]
-        return {
-            "pool": item["spec"]["pool"]["name"],
-            "qos": device["attributes"]["qos"]["string"],
-            "virtual_tflops": device["capacity"].get("virtual_tflops", {}).get("value"),
-        }
-    return {}
-
-
-def await_published(cluster: SimulatedCluster, **expected: Any) -> None:
-    wanted = {"pool": "prod/node-01", "qos": "low", "virtual_tflops": None, **expected}
-    cluster.until(f"{wanted}", lambda: published_facts(cluster) == wanted)
+def await_published(cluster: SimulatedCluster, pool: str = "prod", qos: str = "low") -> None:
+    expected = [(f"{pool}/node-01", qos, False)]
+    cluster.until(f"{expected}", lambda: published(cluster) == expected)
 
 
 def warnings(cluster: SimulatedCluster) -> list[str]:
@@ -85,28 +84,18 @@ def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() 
         missing = "gpupools: the API server has no such resource"
         assert sum(missing in error for error in awaited) == 1
         assert log_lines(cluster, "watch_retried") == []
-        status, body = get(cluster, "readyz")
-        assert (status, "waits for a GPUPool: " in body, gpupool.REMEDY in body) == (
-            503,
-            True,
-            True,
-        )
-        assert gpupool.REMEDY in json.loads(get(cluster, "status.json")[1])["cardsMissing"]
-
-
-def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:
-    """Return status and body of a page of the node plugin."""
-    try:
-        with urlopen(f"{cluster.pages_url}{page}", timeout=PATIENCE_SECONDS) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+        with pytest.raises(HTTPError, match="503") as unready:
+            urlopen(f"{cluster.pages_url}readyz", timeout=PATIENCE_SECONDS)
+        with unready.value as answer:
+            said = answer.read().decode()
+        assert re.search(f"waits for a GPUPool: .*{re.escape(gpupool.REMEDY)}", said)
+        with urlopen(f"{cluster.pages_url}status.json", timeout=PATIENCE_SECONDS) as page:
+            assert gpupool.REMEDY in json.load(page)["cardsMissing"]
 
 
 def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
     with following() as cluster:
-        create_pool(cluster)
+        create_pool(cluster, "prod")
         register(cluster)
         await_published(cluster)
         run_pod(cluster, "a")
@@ -126,7 +115,7 @@ def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
 def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
     with following("node-labels") as cluster:
         prod: Json = {"nodeManagerConfig": {"nodeSelector": SELECTOR}}
-        create_pool(cluster, "high", **prod)
+        create_pool(cluster, "prod", "high", **prod)
         register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         assert "node-01: no GPUPool selects it" in warnings(cluster)[0]
@@ -135,11 +124,11 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
         cluster.client.patch(NODES, node, {"metadata": {"labels": {"tier": "prod"}}})
         await_published(cluster, qos="high")
 
-        cluster.client.create(GPUPOOLS, pool_with_qos("second", **prod))
+        create_pool(cluster, "second", **prod)
         cluster.until("warned", lambda: len(warnings(cluster)) == 2)
-        assert published_facts(cluster)["pool"] == "prod/node-01"
+        assert published(cluster)[0][0] == "prod/node-01"
         cluster.client.delete(GPUPOOLS, "prod")
 
-        await_published(cluster, pool="second/node-01")
+        await_published(cluster, pool="second")
         assert cluster.stop_plugin() == 0
         assert log_lines(cluster, "thread_left_behind") == []

@@ -4,7 +4,6 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_security import pool
 from tests.support.waiting import eventually
@@ -25,22 +24,8 @@ from tests.support.waiting import eventually
 NODE = "node-01"
 BOOKMARK_SECONDS = 0.1
 WATCHING = {("watch", "resourceslices"): 1}
-
-
-@dataclass
-class Node:
-    """The publishing parts of a node."""
-
-    catalog: DeviceCatalog
-    publisher: Publisher
-
-    def make_unhealthy(self, *indexes: int) -> None:
-        """Have the NVIDIA driver report an XID for these cards."""
-        catalog = self.catalog.current()
-        assert catalog is not None
-        for index in indexes:
-            uuid = catalog.devices[index].gpu.uuid
-            self.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+UID = {("get", "nodes"): 1}
+CREATED, UPDATED = ("create", "resourceslices"), ("update", "resourceslices")
 
 
 @pytest.fixture
@@ -56,7 +41,7 @@ def server() -> Iterator[ApiServer]:
 @contextmanager
 def publishing_node(
     server: ApiServer, folder: Path, *, gpus: str = "2xT4", pool_source: str = "settings"
-) -> Iterator[Node]:
+) -> Iterator[DeviceCatalog]:
     """Start the parts of a node that publish it; return once it watches and has published."""
     folder.mkdir(exist_ok=True)
     settings = Settings(
@@ -74,16 +59,16 @@ def publishing_node(
         plugin.publish()
         assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
         assert eventually(lambda: is_published(server))
-        yield Node(plugin.catalog, plugin.publisher)
+        yield plugin.catalog
 
 
 @contextmanager
-def node_at_rest(server: ApiServer, folder: Path, **options: str) -> Iterator[Node]:
+def node_at_rest(server: ApiServer, folder: Path, **options: str) -> Iterator[DeviceCatalog]:
     """Start a node's parts; count its requests from when it has published and rests."""
-    with publishing_node(server, folder, **options) as node:
+    with publishing_node(server, folder, **options) as catalog:
         quiet(server, most_lists=3)
         server.requests.reset()
-        yield node
+        yield catalog
 
 
 def stored(server: ApiServer) -> list[Json]:
@@ -112,18 +97,26 @@ def quiet(server: ApiServer, *, most_lists: int = 0) -> dict[tuple[str, str], in
     return sent
 
 
-@pytest.mark.parametrize(("cards", "slices"), [(16, 1), (128, 2)])
-def test_start_costs_three_lists_one_watch_and_a_write_for_each_slice(
-    server: ApiServer, tmp_path: Path, cards: int, slices: int
-) -> None:
-    with publishing_node(server, tmp_path, gpus=f"{cards}xT4"):
-        assert eventually(lambda: len(stored(server)) == slices)
+OF_POOLS = [(verb, kind) for verb in ("list", "watch") for kind in ("gpupools", "nodes")]
 
-        assert quiet(server, most_lists=3) == {
-            **WATCHING,
-            ("get", "nodes"): 1,
-            ("create", "resourceslices"): slices,
-        }
+
+@pytest.mark.parametrize(
+    ("options", "cost"),
+    [
+        ({"gpus": "16xT4"}, {CREATED: 1}),
+        ({"gpus": "128xT4"}, {CREATED: 2}),
+        ({"pool_source": "node-labels"}, {CREATED: 1, **dict.fromkeys(OF_POOLS, 1)}),
+    ],
+    ids=["a slice", "two slices", "following GPUPools"],
+)
+def test_start_costs_three_lists_one_watch_and_a_write_for_each_slice(
+    server: ApiServer, tmp_path: Path, options: dict[str, str], cost: dict[tuple[str, str], int]
+) -> None:
+    Client(server.url).create(GPUPOOLS, pool("of-all", qos="medium"))
+    server.requests.reset()
+
+    with publishing_node(server, tmp_path, **options):
+        assert quiet(server, most_lists=3) == {**WATCHING, **UID, **cost}
 
 
 def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
@@ -151,15 +144,33 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
         assert sent == {*renewed}
 
 
-@pytest.mark.parametrize("unhealthy", [[127], [0, 127]])
-def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read(
-    server: ApiServer, tmp_path: Path, unhealthy: list[int]
+@pytest.mark.parametrize(
+    ("gpus", "unhealthy", "conflicts", "cost"),
+    [
+        ("128xT4", [127], 0, {UPDATED: 1}),
+        ("128xT4", [0, 127], 0, {UPDATED: 2}),
+        ("2xT4", [0], 1, {UPDATED: 2, **UID}),
+    ],
+    ids=["one slice", "both slices", "overtaken by another writer"],
+)
+def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read_without_a_conflict(  # noqa: PLR0917
+    server: ApiServer,
+    tmp_path: Path,
+    gpus: str,
+    unhealthy: list[int],
+    conflicts: int,
+    cost: dict[tuple[str, str], int],
 ) -> None:
-    with node_at_rest(server, tmp_path, gpus="128xT4") as node:
-        node.make_unhealthy(*unhealthy)
+    with node_at_rest(server, tmp_path, gpus=gpus) as node:
+        server.faults.add("update", "resourceslices", Refuse(409, "conflict"), times=conflicts)
+        catalog = node.current()
+        assert catalog is not None
+        for index in unhealthy:
+            uuid = catalog.devices[index].gpu.uuid
+            node.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
         assert eventually(lambda: taints(server) == len(unhealthy))
 
-        assert quiet(server) == {("update", "resourceslices"): len(unhealthy)}
+        assert quiet(server, most_lists=conflicts) == cost
 
 
 def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_uid(
@@ -170,23 +181,7 @@ def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_u
     server.requests.reset()
 
     with publishing_node(server, tmp_path):
-        assert quiet(server, most_lists=3) == {**WATCHING, ("get", "nodes"): 1}
-
-
-def test_node_that_follows_gpupools_also_lists_and_watches_pools_and_its_node(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    Client(server.url).create(GPUPOOLS, pool("of-all", qos="medium"))
-    server.requests.reset()
-
-    with publishing_node(server, tmp_path, pool_source="node-labels"):
-        assert quiet(server, most_lists=3) == {
-            **WATCHING,
-            **dict.fromkeys([("list", "gpupools"), ("watch", "gpupools")], 1),
-            **dict.fromkeys([("list", "nodes"), ("watch", "nodes")], 1),
-            ("get", "nodes"): 1,
-            ("create", "resourceslices"): 1,
-        }
+        assert quiet(server, most_lists=3) == {**WATCHING, **UID}
 
 
 def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid(
@@ -197,25 +192,7 @@ def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid
         Client(server.url).delete(SLICES, before["metadata"]["name"])
 
         assert eventually(lambda: bool(stored(server)))
-        assert quiet(server, most_lists=1) == {
-            **dict.fromkeys([("delete", "resourceslices"), ("create", "resourceslices")], 1),
-            ("get", "nodes"): 1,
-        }
-
-
-def test_write_that_another_writer_overtook_is_repeated_after_one_list(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    with node_at_rest(server, tmp_path) as node:
-        server.faults.add("update", "resourceslices", Refuse(409, "conflict"), times=1)
-
-        node.make_unhealthy(0)
-        assert eventually(lambda: taints(server) == 1)
-
-        assert quiet(server, most_lists=1) == {
-            ("update", "resourceslices"): 2,
-            ("get", "nodes"): 1,
-        }
+        assert quiet(server, most_lists=1) == {("delete", "resourceslices"): 1, CREATED: 1, **UID}
 
 
 def test_server_that_restarts_is_asked_for_a_watch_and_nothing_else(

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcers
@@ -19,6 +20,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import Registered
 from tensorfusion_dra.enforcers import registered as registered_enforcers
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, run_pod, start
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
@@ -44,6 +46,17 @@ class Placeless(Another):
 
     def judge(self, claim, shares, others, *, is_new):
         raise LookupError("no place for " + claim.ref.name)
+"""
+
+
+HANGING = """
+import threading
+
+def forever(*_):
+    threading.Event().wait()
+
+if __name__ == "hang_import":
+    forever()
 """
 
 
@@ -78,6 +91,8 @@ def test_providers_are_ordered_and_the_first_package_gets_a_name_if_it_is_not_di
     disabled, first, second, other = (each.unused for each in found)
     assert (disabled, first, other) == (providers.DISABLED, "", "")
     assert "which eta 1.0 has" in second
+    with pytest.raises(InputError, match="disable-provider: found nvml"):
+        providers.load(settings(disable_provider="nvml"))
 
 
 def test_nothing_is_imported_before_the_first_call(site: Path) -> None:
@@ -121,35 +136,21 @@ def test_unknown_name_in_the_setting_is_a_warning() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["driver", "nvml", "tensor-fusion"])
-def test_own_provider_cannot_be_disabled(name: str) -> None:
-    with pytest.raises(InputError, match=f"disable-provider: found {name}"):
-        providers.load(settings(disable_provider=name))
-
-
-def test_installed_enforcer_is_accepted_by_its_name_unless_that_is_an_own_one(site: Path) -> None:
+def test_installed_enforcer_is_imported_if_its_name_is_chosen_unless_that_is_an_own_one(
+    site: Path,
+) -> None:
     entries = {"another": "another_one:Another", "mps": "another_one:Another"}
     install(site, "another-one", {names.ENFORCERS: entries}, ENFORCERS)
 
+    built = node_parts.enforcers(settings(enforcer="mps"))
+    assert type(built["mps"]).__name__ == "Mps"
+    assert built["another"].claims_root
+    assert "another_one" not in sys.modules
     enforcer = node_parts.candidates(settings(enforcer="another"))["another"]
-
-    assert (enforcer.name, enforcer.claims_root) == (
-        "another",
-        "/run/tensor-fusion/another/claims",
-    )
-    own = node_parts.candidates(settings(enforcer="mps"))["mps"]
-    assert type(own).__name__ == "Mps"
+    root = "/run/tensor-fusion/another/claims"
+    assert (enforcer.name, enforcer.claims_root) == ("another", root)
     with pytest.raises(InputError, match="nvidia, tensor-fusion, hami-core, mps, none, another"):
         settings(enforcer="anotherr")
-
-
-def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
-    install(site, "idle-one", {names.ENFORCERS: {"another": "idle_one:Another"}}, ENFORCERS)
-
-    built = node_parts.enforcers(settings(enforcer="mps"))
-
-    assert built["another"].claims_root
-    assert "idle_one" not in sys.modules
 
 
 def test_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
@@ -172,12 +173,11 @@ def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
 
 
 def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
-    entries = {"another": "hard_one:Hard"}
-    install(site, "hard-one", {names.ENFORCERS: entries}, ENFORCERS)
+    install(site, "hard-one", {names.ENFORCERS: {"another": "hard_one:Hard"}}, ENFORCERS)
 
     assert WebhookSettings(enforcer="another").enforcer == "another"
-    assert registered_enforcers.kind("another").facts.enforces_hard
-    assert not registered_enforcers.kind("another").facts.expands_memory
+    facts = registered_enforcers.kind("another").facts
+    assert (facts.enforces_hard, facts.expands_memory) == (True, False)
 
 
 def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
@@ -189,3 +189,29 @@ def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -
 
     assert (found.state, found.reason) == (State.UNKNOWN, "SignsUnreadable")
     assert len(sys.modules["lost_one"].built) == 1
+
+
+@pytest.mark.process
+def test_hanging_providers_delay_nothing_but_what_they_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = (ATTRIBUTES, CAPACITIES, names.HEALTH_SOURCES)
+    entries = {kind: {"hangs": "hang_calls:forever"} for kind in kinds}
+    install(tmp_path, "hang-calls", entries, HANGING)
+    install(tmp_path, "hang-import", {ATTRIBUTES: {"h": "hang_import:f"}}, HANGING)
+    monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with cluster_with() as cluster:
+        start(cluster)
+        run_pod(cluster, "a")
+        late = log_lines(cluster, "provider_failed")
+        assert cluster.stop_plugin() == 0
+
+    assert sorted((line["kind"], line["provider"]) for line in late) == [
+        ("attributes", "h"),
+        ("attributes", "hangs"),
+        ("capacities", "hangs"),
+        ("health", "hangs"),
+    ]
+    error = "no answer within 2 s; the last good answers remain in use"
+    assert {line["error"] for line in late} == {error}

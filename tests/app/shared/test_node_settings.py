@@ -193,15 +193,15 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
     assert refusal(flag).startswith(text)
 
 
-@pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:65535"])
-def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: str) -> None:
-    assert given(f"--health-address={text}").health_address == text
-
-
 def test_a_setting_of_an_earlier_build_in_the_environment_names_what_took_its_place() -> None:
     error = refusal(env={**NAMED, "TENSORFUSION_DRA_HEALTH_PORT": "8081"})
 
     assert error == "health-port: found it, expected health-address"
+
+
+@pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:65535"])
+def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: str) -> None:
+    assert given(f"--health-address={text}").health_address == text
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,11 @@ def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
     expected = f"enforcer: found {enforcer}, which cannot expand a GPU's memory, expected tensor-f"
 
     assert refusal(f"--enforcer={enforcer}", f"{expansion}=1").startswith(expected)
-    assert given("--enforcer=tensor-fusion", f"{expansion}=1").oversubscription is not None
-    more_compute = given(f"--enforcer={enforcer}", "--tflops-oversell-ratio=200")
-    assert more_compute.oversubscription is not None
+    for flags in (
+        ("--enforcer=tensor-fusion", f"{expansion}=1"),
+        (f"--enforcer={enforcer}", "--tflops-oversell-ratio=200"),
+    ):
+        assert given(*flags).oversubscription is not None
 
 
 def test_the_data_disk_defaults_to_the_kubelets() -> None:

@@ -44,12 +44,11 @@ def test_the_guides_pod_runs_with_its_devices_and_limits(
     report = simulated(EXAMPLES / f"{name}.yaml", *flags)
 
     (pod,) = report["pods"]
-    assert pod["phase"] == "Running"
+    assert (pod["phase"], report["left_behind"]) == ("Running", [])
     assert len({share["device"] for share in pod["shares"]}) == gpus
     assert len(pod["cdi_ids"]) == 2 * gpus, "a card and its limits for each"
     limits = json.loads(pod["env"]["TENSOR_FUSION_CUDA_UP_LIMIT"])
     assert list(limits.values()) == [percent] * gpus
-    assert report["left_behind"] == []
 
 
 def test_pods_in_the_words_of_other_systems_get_the_amounts_that_they_ask_for() -> None:
@@ -79,8 +78,8 @@ def test_parameters_in_annotations_reach_the_container() -> None:
 
     pod, other = report["pods"]
     assert (pod["phase"], other["phase"]) == ("Running", "Pending")
-    assert pod["env"]["TF_GPU_MEMORY_LIMIT"] == str(36 * 1024)
-    assert pod["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "81"
+    limits = {"TF_GPU_MEMORY_LIMIT": str(36 * 1024), "TF_CUDA_SM_PERCENT_LIMIT": "81"}
+    assert pod["env"].items() >= limits.items()
     (admitted, _) = report["admissions"]
     assert admitted["annotations"]["tensor-fusion.ai/inject-container"] == "main"
     assert (admitted["requests"], admitted["request"]["count"]) == (4, 1)
@@ -114,9 +113,7 @@ spec:
 
     report = simulated(file, "--gpus", "1xA100-SXM4-80GB")
 
-    (pod,) = report["pods"]
-    assert pod["phase"] == "Running"
-    assert pod["shares"][0]["consumed"]["virtual_tflops"] == "400"
+    assert report["pods"][0]["shares"][0]["consumed"]["virtual_tflops"] == "400"
 
 
 def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
@@ -127,14 +124,15 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
 
     report = simulated(file)
 
-    assert report["pods"] == []
     (admission,) = report["admissions"]
-    assert admission["refused"].startswith(
-        'admission webhook "pods.dra.tensor-fusion.ai" denied the request: '
-    )
-    assert "tflops-request]: found 'many'" in admission["refused"]
-    assert "vram-request]: found 'lots'" in admission["refused"]
-    assert "dra-cel-expression]: 1:7: undefined field 'nosuch' not found" in admission["refused"]
+    assert report["pods"] == []
+    for said in (
+        'admission webhook "pods.dra.tensor-fusion.ai" denied the request: ',
+        "tflops-request]: found 'many'",
+        "vram-request]: found 'lots'",
+        "dra-cel-expression]: 1:7: undefined field 'nosuch' not found",
+    ):
+        assert said in admission["refused"]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +153,5 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
 def test_an_unusable_file_is_a_one_line_error(tmp_path: Path, text: str, error: str) -> None:
     ended = forks.run("simulate", "--from", str(written(tmp_path, text)))
 
-    assert ended.returncode == 2
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert error in ended.stderr
-    assert ended.stderr.count("\n") == 1

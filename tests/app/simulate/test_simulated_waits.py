@@ -1,12 +1,9 @@
 """Simulations that fail or are interrupted: their errors, and what they remove."""
 
 import argparse
-import contextlib
 import os
+import re
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +17,6 @@ from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.app.test_command import command
-from tests.guard import sitecustomize as path_guard
 
 FOREVER = 3600.0
 
@@ -37,12 +33,10 @@ def test_a_wait_that_times_out_shows_the_plugins_warnings() -> None:
         with pytest.raises(WaitError) as caught:
             cluster.until("publication", lambda: False, seconds=0, explain=lambda: ["more"])
 
-    assert caught.value.summary == "publication: not within 0 s"
-    assert caught.value.details[0] == "more"
-    assert any(
-        line.startswith("node plugin: warning gpus_awaited: ") and str(library) in line
-        for line in caught.value.details
-    ), caught.value.details
+    more, *details = caught.value.details
+    assert (caught.value.summary, more) == ("publication: not within 0 s", "more")
+    warning = f"node plugin: warning gpus_awaited: .*{library}"
+    assert any(re.match(warning, line) for line in details), details
 
 
 @pytest.mark.process
@@ -63,10 +57,10 @@ def test_the_end_of_another_process_ends_the_wait_too() -> None:
 def test_a_failed_simulation_prints_the_details_and_then_the_awaited_event() -> None:
     ended = command("simulate", "--tflops-oversell-ratio", "1")
 
-    *details, last = ended.stderr.splitlines()
-    assert ended.returncode == 2
-    assert last == "tensorfusion-dra: registration: the node plugin ended with 2"
-    assert any("tflops-oversell-ratio: found 1" in line for line in details), details
+    details, _, last = ended.stderr.strip().rpartition("\n")
+    ending = "tensorfusion-dra: registration: the node plugin ended with 2"
+    assert (ended.returncode, last) == (2, ending)
+    assert "tflops-oversell-ratio: found 1" in details
 
 
 def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> None:
@@ -77,52 +71,12 @@ def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> N
         flags = command_line[command_line.index("node-plugin") + 1 :]
         chosen = node_settings.from_flags(parser.parse_args(flags), {})
 
-    paths = {
-        item.name: str(getattr(chosen, item.name))
-        for item in fields(Settings)
-        if str(getattr(chosen, item.name)).startswith("/")
-    }
-    outside = {
-        name for name, path in paths.items() if not path.startswith(f"{cluster.folder}/")
-    } - {"data_dir"}
-    assert outside == {"boot_id_file"}
-    assert paths["data_dir"] == str(cluster.folder)
-
-
-@pytest.mark.process
-def test_a_kept_simulation_that_is_terminated_leaves_neither_files_nor_processes() -> None:
-    with tempfile.TemporaryDirectory(prefix="tfs-") as folder:
-        environment = {**path_guard.environment(), "TMPDIR": folder}
-        with subprocess.Popen(
-            [
-                *("sh", "-c", 'trap "" INT; exec "$@"', "sh"),  # as in the background of a script
-                *(sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep", "--pods", "1"),
-            ],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr is not None
-            assert any("Log of the node plugin" in line for line in process.stderr)
-
-            assert len(processes_with(folder)) == 1
-
-            process.terminate()
-            process.wait(60)
-
-        assert process.returncode == 0
-        assert processes_with(folder) == []
-        assert list(Path(folder).iterdir()) == []
-
-
-def processes_with(word: str) -> list[str]:
-    """Return the command lines of all processes that contain this word."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            found.append(file.read_text(errors="replace"))
-    return [line for line in found if word in line]
+    paths = {item.name: Path(str(getattr(chosen, item.name))) for item in fields(Settings)}
+    assert [
+        name
+        for name, path in paths.items()
+        if path.is_absolute() and not path.is_relative_to(cluster.folder)
+    ] == ["boot_id_file"]
 
 
 OPTIONS = Options(
@@ -167,6 +121,5 @@ def test_further_signals_do_not_stop_the_cleanup(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sequence, "_run_and_print", interrupted)
 
     assert sequence.run(OPTIONS, form="text") == 130
-
     assert [folder.exists() for folder in folders] == [False]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

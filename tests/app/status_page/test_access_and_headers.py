@@ -3,10 +3,10 @@
 import base64
 import hashlib
 import html.parser
-import http.client
 import json
 import re
 from http import HTTPStatus
+from urllib.request import urlopen
 
 import pytest
 
@@ -54,17 +54,14 @@ def answer(mode: str, path: str = "/", *, host: str = "localhost", local: bool =
     return pages[path](Request(path=path, host=host, from_loopback=local))
 
 
-def test_no_page_if_it_is_off() -> None:
-    assert status_page.pages(OFF, scenes.typical) == {}
-
-
 @pytest.mark.parametrize("path", PATHS)
-def test_loopback_mode_refuses_clients_of_the_pod_network(path: str) -> None:
+def test_page_is_for_nobody_for_loopback_or_for_the_pod_network_by_its_mode(path: str) -> None:
     refused = answer(LOOPBACK, path, local=False)
 
     assert refused.status == HTTPStatus.FORBIDDEN
     assert b"gpu-node" not in refused.body
     assert answer(ON, path, local=False).status == HTTPStatus.OK
+    assert status_page.pages(OFF, scenes.typical) == {}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -82,23 +79,24 @@ def test_hosts_that_a_public_name_server_may_give_out_are_refused(
     for mode in (LOOPBACK, ON):
         found = answer(mode, path, host=host)
 
-        is_served = mode in modes
-        assert found.status == (HTTPStatus.OK if is_served else HTTPStatus.MISDIRECTED_REQUEST)
-        assert (b"gpu-node" in found.body) == (is_served and path == "/status.json")
+        assert found.status == (HTTPStatus.OK if mode in modes else HTTPStatus.MISDIRECTED_REQUEST)
+        assert (b"gpu-node" in found.body) == (mode in modes and path == "/status.json")
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_answers_are_neither_stored_nor_framed_nor_sniffed(path: str) -> None:
     headers = answer(LOOPBACK, path).headers
 
-    expected = {
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "X-Frame-Options": "DENY",
-        "Cross-Origin-Resource-Policy": "same-origin",
-    }
-    assert headers.items() >= expected.items()
+    assert (
+        headers.items()
+        >= {
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "X-Frame-Options": "DENY",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }.items()
+    )
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "Access-Control-Allow-Origin" not in headers
 
@@ -122,28 +120,24 @@ def test_policy_allows_the_pages_own_script_and_style_and_its_own_server_alone()
         assert policy[f"{kind}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-class References(html.parser.HTMLParser):
-    """Collects what a page would load or run from its markup."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, str, str]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [
-            (tag, name, value or "")
-            for name, value in attrs
-            if name in {"src", "href", "srcset", "action", "style"} or name.startswith("on")
-        ]
-
-
 def test_markup_refers_to_nothing_outside_and_has_no_inline_handlers() -> None:
-    references = References()
-    references.feed(answer(LOOPBACK).body.decode())
+    found: list[tuple[str, str, str | None]] = []
 
-    assert {each for each in references.found if not each[2].startswith("data:")} == {
-        ("a", "href", "/status.json")
-    }
+    class References(html.parser.HTMLParser):
+        """Collects what a page would load or run from its markup."""
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loading = {"src", "href", "srcset", "action", "style"}
+            found.extend(
+                (tag, name, value)
+                for name, value in attrs
+                if (name in loading or name.startswith("on"))
+                and not (value or "").startswith("data:")
+            )
+
+    References().feed(answer(LOOPBACK).body.decode())
+
+    assert set(found) == {("a", "href", "/status.json")}
 
 
 MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "url(")
@@ -161,12 +155,9 @@ def test_script_makes_no_markup_from_texts_and_json_has_nothing_of_the_host(
 
 @pytest.mark.parametrize("mode", [LOOPBACK, ON])
 def test_endpoint_serves_page_and_json_to_a_client_on_loopback(mode: str) -> None:
-    with serving.served(scenes.typical(), mode=mode) as node:
-        connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=PATIENCE_SECONDS)
-        connection.request("GET", "/status.json")
-        answered = connection.getresponse()
-        found = json.loads(answered.read())
-        connection.close()
-
-    assert answered.headers["Content-Type"] == "application/json"
-    assert found["node"]["name"] == builders.NODE
+    with (
+        serving.served(scenes.typical(), mode=mode) as node,
+        urlopen(f"{node.url}status.json", timeout=PATIENCE_SECONDS) as answered,
+    ):
+        assert answered.headers["Content-Type"] == "application/json"
+        assert json.load(answered)["node"]["name"] == builders.NODE

@@ -1,29 +1,105 @@
 """The status page in a browser: what it draws, how it refreshes, and by which means it is used."""
 
+import contextlib
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
-from tensorfusion_dra.core.observed import NodeView, StoreView
-from tests.app.status_page.watched_page import (
-    DESKTOP,
-    PHONE,
-    Pages,
-    is_wider_than_its_window,
-    refresh,
-)
+from tensorfusion_dra.core.observed import NodeView, ShareView, StoreView
+from tests.support.status_scenes import browser as chromium
 from tests.support.status_scenes import builders, scenes, serving
+from tests.support.status_scenes.serving import ServedNode
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.process
+
+DESKTOP = (1280, 900)
+PHONE = (390, 844)
+Open = Callable[..., tuple[Page, ServedNode]]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Yield one Chromium for all tests."""
+    path = chromium.executable()
+    if path is None:
+        pytest.skip("no Chromium on PATH: Debian's package chromium has it (.ci/run installs it)")
+    expect.set_options(timeout=PATIENCE_SECONDS * 1000)
+    with chromium.started(path) as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Yield a function that opens the page of a node, which it serves unless it is served already.
+
+    Checks at the end that no page had an error, or sent a request to another server than its own.
+    """
+    faults: list[str] = []
+    with contextlib.ExitStack() as stack:
+
+        def opened(
+            shown: NodeView | ServedNode, size: tuple[int, int] = DESKTOP, **options: Any
+        ) -> tuple[Page, ServedNode]:
+            node = (
+                shown
+                if isinstance(shown, ServedNode)
+                else stack.enter_context(serving.served(shown))
+            )
+            width, height = size
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                timezone_id="UTC",
+                locale="en-GB",
+                **options,
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(PATIENCE_SECONDS * 1000)
+            page = context.new_page()
+
+            def check_request(address: str) -> None:
+                if not address.startswith((node.url, "data:")):
+                    faults.append(address)
+
+            def check_line(kind: str, text: str) -> None:
+                # The browser reports each request that a stopped server does not answer.
+                if kind in {"error", "warning"} and "net::ERR_CONNECTION" not in text:
+                    faults.append(text)
+
+            page.on("request", lambda request: check_request(request.url))
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("console", lambda message: check_line(message.type, message.text))
+            page.goto(node.url)
+            if options.get("java_script_enabled", True):
+                page.wait_for_selector("html[data-refreshes]")
+            return page, node
+
+        yield opened
+    assert faults == []
+
+
+def refresh(page: Page) -> None:
+    """Have the page ask its server now, and return once it has drawn the answer."""
+    before = int(page.evaluate("document.documentElement.dataset.refreshes"))
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    page.wait_for_function(
+        "before => Number(document.documentElement.dataset.refreshes) > before", arg=before
+    )
+
+
+def is_wider_than_its_window(page: Page) -> bool:
+    """Return True if a reader would have to scroll sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
 
 def axe_violations(page: Page, part: str = "html") -> list[str]:
@@ -41,9 +117,14 @@ def axe_violations(page: Page, part: str = "html") -> list[str]:
     ]
 
 
+def shares_of(count: int, *, card: int, pod: str = "speech/asr") -> tuple[ShareView, ...]:
+    """Return shares of pods in one namespace."""
+    tenants = (builders.Tenant(name=f"{pod}-{n}", tflops=6, gib=1) for n in range(count))
+    return tuple(builders.share(tenant, card) for tenant in tenants)
+
+
 def with_one_more_share(view: NodeView) -> NodeView:
-    tenant = builders.Tenant(name="aaa/new-pod", tflops=10, gib=4)
-    return replace(view, shares=(builders.share(tenant, 0), *view.shares))
+    return replace(view, shares=(*shares_of(1, card=0, pod="aaa/new-pod"), *view.shares))
 
 
 @pytest.mark.parametrize(
@@ -54,109 +135,109 @@ def with_one_more_share(view: NodeView) -> NodeView:
     ],
 )
 def test_axe_finds_nothing_even_with_open_details(
-    pages: Pages,
+    open_page: Open,
     scene: str,
     looks: tuple[tuple[tuple[int, int], Literal["light", "dark"]], ...],
 ) -> None:
-    with serving.served(getattr(scenes, scene)()) as node:
-        page = pages.open(node, reduced_motion="reduce")
-        for row in page.locator(".row").all():
-            row.press("Enter")
-        for (width, height), scheme in looks:
-            page.set_viewport_size({"width": width, "height": height})
-            page.emulate_media(color_scheme=scheme)
-
-            assert axe_violations(page) == []
-            assert not is_wider_than_its_window(page)
-
-
-def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages: Pages) -> None:
-    with serving.served(scenes.typical()) as node:
-        page = pages.open(node)
-        card = page.get_by_role("article", name="GPU 1: NVIDIA A100-SXM4-80GB")
-
-        expect(page.get_by_role("heading", level=1)).to_have_text("gpu-node-07.example")
-        expect(card.get_by_role("img")).to_have_count(2)
-        expect(
-            card.get_by_role(
-                "img",
-                name="Memory: 96Gi of 112Gi taken, 16Gi free; the GPU itself has 80Gi",
-            )
-        ).to_be_visible()
-        row = card.get_by_role("button", name="jun")
-        expect(row).to_have_accessible_name(
-            "jun notebooks requests 78 TFLOPS limit 25 % and 16Gi limit 16Gi , limits: "
-            "Not enforced HeartbeatStale"
-        )
-        expect(card.locator(".part")).to_have_count(6)
-        expect(card.get_by_text("3 of 16 taken")).to_be_visible()
-        expect(page.get_by_text("example.com/encoder_sessions")).to_have_count(1)
-
-
-def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> None:
-    with serving.served(scenes.broken()) as node:
-        page = pages.open(node)
-        kinds = page.locator("#issues .icon").evaluate_all(
-            "all => all.map((each) => each.classList.contains('bad'))"
-        )
-        assert kinds == sorted(kinds, reverse=True)
-        assert set(kinds) == {True, False}
-        expect(page.locator("#issues")).to_contain_text("2 records of claims damaged")
-
-        node.view = replace(scenes.quiet(), store=StoreView(restored=5))
-        refresh(page)
-
-        expect(page.locator("#issues")).to_contain_text(
-            "5 records of claims were damaged, and written again"
-        )
-
-        node.view = scenes.typical()
-        refresh(page)
-
-        for words, card in (("GPU 3 is unhealthy", "GPU 3"), ("limits of one share", "GPU 1")):
-            place = page.get_by_role("link", name=words).get_attribute("href")
-            expect(page.locator(str(place))).to_contain_text(f"{card}: NVIDIA A100")
-
-
-def test_keyboard_reaches_every_share_and_enter_shows_its_details(pages: Pages) -> None:
-    with serving.served(scenes.quiet()) as node:
-        page = pages.open(node)
-        row = page.get_by_role("button", name="asr-train-0")
-
-        page.keyboard.press("Tab")
-        expect(row).to_be_focused()
-        expect(row).to_have_attribute("aria-expanded", "false")
-        page.keyboard.press("Enter")
-
-        expect(row).to_have_attribute("aria-expanded", "true")
-        expect(page.get_by_text("the limiter's heartbeat is fresh")).to_be_visible()
-        expect(page.get_by_text("speech/asr-train-0", exact=True)).to_be_visible()
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("link", name="status.json")).to_be_focused()
-
-
-def test_refresh_shows_a_new_share_and_keeps_focus_and_open_details(pages: Pages) -> None:
-    with serving.served(scenes.quiet()) as node:
-        page = pages.open(node)
-        row = page.get_by_role("button", name="asr-train-0")
+    page, _ = open_page(getattr(scenes, scene)(), reduced_motion="reduce")
+    for row in page.locator(".row").all():
         row.press("Enter")
+    for (width, height), scheme in looks:
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
 
-        node.view = with_one_more_share(node.view)
-        refresh(page)
-
-        expect(page.get_by_role("button", name="new-pod")).to_be_visible()
-        expect(row).to_be_focused()
-        expect(row).to_have_attribute("aria-expanded", "true")
-
-        node.view = scenes.quiet()
-        page.get_by_role("button", name="new-pod").focus()
-        refresh(page)
-
-        expect(page.get_by_role("button", name="new-pod")).to_have_count(0)
-        expect(page.get_by_role("heading", name="GPUs and their shares")).to_be_focused()
+        assert axe_violations(page) == []
+        assert not is_wider_than_its_window(page)
 
 
-def test_unchanged_refresh_moves_nothing_and_says_nothing(pages: Pages) -> None:
+def test_shares_and_operations_have_who_what_and_state(open_page: Open) -> None:
+    page, _ = open_page(scenes.typical())
+    card = page.get_by_role("article", name="GPU 1: NVIDIA A100-SXM4-80GB")
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("gpu-node-07.example")
+    expect(card.get_by_role("img")).to_have_count(2)
+    expect(
+        card.get_by_role(
+            "img",
+            name="Memory: 96Gi of 112Gi taken, 16Gi free; the GPU itself has 80Gi",
+        )
+    ).to_be_visible()
+    expect(card.get_by_role("button", name="jun")).to_have_accessible_name(
+        "jun notebooks requests 78 TFLOPS limit 25 % and 16Gi limit 16Gi , limits: "
+        "Not enforced HeartbeatStale"
+    )
+    expect(card.locator(".part")).to_have_count(6)
+    expect(card.get_by_text("3 of 16 taken")).to_be_visible()
+    expect(page.get_by_text("example.com/encoder_sessions")).to_have_count(1)
+
+    failed = page.get_by_role("button", name="ads/rank-3-gpu")
+    expect(failed.locator(".course i")).to_have_count(4)
+    failed.press("Enter")
+    expect(page.get_by_text("refused, in stage admit")).to_be_visible()
+    expect(page.locator("dd").get_by_text("ads/rank-3-gpu", exact=True)).to_be_visible()
+    expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
+
+
+def test_what_needs_attention_is_sorted_and_leads_to_its_place(open_page: Open) -> None:
+    page, node = open_page(scenes.broken())
+    is_bad = page.locator("#issues .icon").evaluate_all(
+        "all => all.map((each) => each.classList.contains('bad'))"
+    )
+    assert [each for each, _ in itertools.groupby(is_bad)] == [True, False]
+    expect(page.locator("#issues")).to_contain_text("2 records of claims damaged")
+
+    node.view = replace(scenes.quiet(), store=StoreView(restored=5))
+    refresh(page)
+
+    expect(page.locator("#issues")).to_contain_text(
+        "5 records of claims were damaged, and written again"
+    )
+
+    node.view = scenes.typical()
+    refresh(page)
+
+    for words, card in (("GPU 3 is unhealthy", "GPU 3"), ("limits of one share", "GPU 1")):
+        place = page.get_by_role("link", name=words).get_attribute("href")
+        expect(page.locator(str(place))).to_contain_text(f"{card}: NVIDIA A100")
+
+
+def test_keyboard_reaches_every_share_and_enter_shows_its_details(open_page: Open) -> None:
+    page, _ = open_page(scenes.quiet())
+    row = page.get_by_role("button", name="asr-train-0")
+
+    page.keyboard.press("Tab")
+    expect(row).to_be_focused()
+    expect(row).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Enter")
+
+    expect(row).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_text("the limiter's heartbeat is fresh")).to_be_visible()
+    expect(page.get_by_text("speech/asr-train-0", exact=True)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="status.json")).to_be_focused()
+
+
+def test_refresh_shows_a_new_share_and_keeps_focus_and_open_details(open_page: Open) -> None:
+    page, node = open_page(scenes.quiet())
+    row = page.get_by_role("button", name="asr-train-0")
+    row.press("Enter")
+
+    node.view = with_one_more_share(node.view)
+    refresh(page)
+
+    expect(page.get_by_role("button", name="new-pod")).to_be_visible()
+    expect(row).to_be_focused()
+    expect(row).to_have_attribute("aria-expanded", "true")
+
+    node.view = scenes.quiet()
+    page.get_by_role("button", name="new-pod").focus()
+    refresh(page)
+
+    expect(page.get_by_role("button", name="new-pod")).to_have_count(0)
+    expect(page.get_by_role("heading", name="GPUs and their shares")).to_be_focused()
+
+
+def test_unchanged_refresh_moves_nothing_and_says_nothing(open_page: Open) -> None:
     watch = """() => {
         window.seen = {shifts: 0, words: 0};
         new PerformanceObserver((list) => { window.seen.shifts += list.getEntries().length; })
@@ -164,25 +245,24 @@ def test_unchanged_refresh_moves_nothing_and_says_nothing(pages: Pages) -> None:
         new MutationObserver(() => { window.seen.words += 1; })
             .observe(document.getElementById("announce"), {childList: true, subtree: true});
     }"""
-    with serving.served(scenes.typical()) as node:
-        page = pages.open(node)
-        page.evaluate(watch)
-        refresh(page)
-        refresh(page)
+    page, node = open_page(scenes.typical())
+    page.evaluate(watch)
+    refresh(page)
+    refresh(page)
 
-        assert page.evaluate("window.seen") == {"shifts": 0, "words": 0}
+    assert page.evaluate("window.seen") == {"shifts": 0, "words": 0}
 
-        node.view = scenes.quiet()
-        refresh(page)
+    node.view = scenes.quiet()
+    refresh(page)
 
-        expect(page.get_by_role("status")).to_have_text("All is well. ")
+    expect(page.get_by_role("status")).to_have_text("All is well. ")
 
 
 def test_page_keeps_what_it_knew_while_the_node_is_gone_and_goes_on_when_it_is_back(
-    pages: Pages,
+    open_page: Open,
 ) -> None:
     with serving.served(scenes.quiet(), port=port_of_no_client()) as node:
-        page = pages.open(node)
+        page, _ = open_page(node)
         page.locator("footer").scroll_into_view_if_needed()
     refresh(page)
 
@@ -200,167 +280,123 @@ def test_page_keeps_what_it_knew_while_the_node_is_gone_and_goes_on_when_it_is_b
         expect(page.get_by_role("button", name="new-pod")).to_be_visible()
 
 
-def test_names_and_texts_of_others_are_shown_and_never_run(pages: Pages) -> None:
-    with serving.served(scenes.hostile()) as node:
-        page = pages.open(node, PHONE)
-        for row in page.locator(".row").all():
-            row.click()
+def test_names_and_texts_of_others_are_shown_and_never_run(open_page: Open) -> None:
+    page, _ = open_page(scenes.hostile(), PHONE)
+    for row in page.locator(".row").all():
+        row.click()
 
-        assert not is_wider_than_its_window(page)
-        assert page.evaluate("window.broken === undefined")
-        expect(page.locator("img, main script, main style")).to_have_count(0)
-        expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x onerror=")
-        expect(page.get_by_role("button", name="__proto__")).to_be_visible()
-
-
-def test_node_with_400_shares_shows_those_in_trouble_and_all_on_demand(pages: Pages) -> None:
-    with serving.served(scenes.crowded()) as node:
-        page = pages.open(node)
-        card = page.get_by_role("article", name="GPU 2")
-
-        expect(card.get_by_role("button", name="worker-2-17")).to_be_visible()
-        expect(card.locator(".share")).to_have_count(6)
-        card.get_by_role("button", name="Show all 50 shares").press("Enter")
-        expect(card.locator(".share")).to_have_count(50)
-        card.get_by_role("button", name="Show fewer shares").press("Enter")
-
-        # A click on a share in a bar shows its details, although its row is not in view.
-        card.locator(".part").last.click()
-        expect(card.locator(".share").last.get_by_role("button")).to_be_focused()
-        expect(card.locator(".share").last.locator(".facts")).to_be_visible()
+    assert not is_wider_than_its_window(page)
+    assert page.evaluate("window.broken === undefined")
+    expect(page.locator("img, main script, main style")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x onerror=")
+    expect(page.get_by_role("button", name="__proto__")).to_be_visible()
 
 
-def test_shares_of_gpus_that_are_not_known_are_shown_with_their_gpus_uuid(pages: Pages) -> None:
-    shares = tuple(
-        builders.share(builders.Tenant(name=f"speech/asr-{number}", tflops=6, gib=1), 3)
-        for number in range(50)
-    )
-    with serving.served(replace(scenes.broken(), shares=shares)) as node:
-        page = pages.open(node)
+def test_node_with_400_shares_shows_those_in_trouble_and_all_on_demand(open_page: Open) -> None:
+    page, _ = open_page(scenes.crowded())
+    card = page.get_by_role("article", name="GPU 2")
 
-        expect(page.locator("#totals")).to_have_text("Shares50 of 50 claims")
-        expect(page.locator("#lost .share")).to_have_count(6)
-        page.locator("#lost .share").first.get_by_role("button").press("Enter")
-        expect(page.locator("#lost .facts:visible")).to_contain_text(builders.uuid(3))
-        page.get_by_role("button", name="Show all 50 shares").press("Enter")
-        expect(page.locator("#lost .share")).to_have_count(50)
+    expect(card.get_by_role("button", name="worker-2-17")).to_be_visible()
+    expect(card.locator(".share")).to_have_count(6)
+    card.get_by_role("button", name="Show all 50 shares").press("Enter")
+    expect(card.locator(".share")).to_have_count(50)
+    card.get_by_role("button", name="Show fewer shares").press("Enter")
 
-
-def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> None:
-    with serving.served(scenes.typical()) as node:
-        page = pages.open(node)
-        failed = page.get_by_role("button", name="ads/rank-3-gpu")
-        expect(failed.locator(".course i")).to_have_count(4)
-        failed.press("Enter")
-
-        expect(page.get_by_text("refused, in stage admit")).to_be_visible()
-        expect(page.locator("dd").get_by_text("ads/rank-3-gpu", exact=True)).to_be_visible()
-        expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
+    # A click on a share in a bar shows its details, although its row is not in view.
+    card.locator(".part").last.click()
+    expect(card.locator(".share").last.get_by_role("button")).to_be_focused()
+    expect(card.locator(".share").last.locator(".facts")).to_be_visible()
 
 
-def test_reader_who_wants_no_motion_gets_none(pages: Pages) -> None:
+def test_shares_of_gpus_that_are_not_known_are_shown_with_their_gpus_uuid(open_page: Open) -> None:
+    page, _ = open_page(replace(scenes.broken(), shares=shares_of(50, card=3)))
+
+    expect(page.locator("#totals")).to_have_text("Shares50 of 50 claims")
+    expect(page.locator("#lost .share")).to_have_count(6)
+    page.locator("#lost .share").first.get_by_role("button").press("Enter")
+    expect(page.locator("#lost .facts:visible")).to_contain_text(builders.uuid(3))
+    page.get_by_role("button", name="Show all 50 shares").press("Enter")
+    expect(page.locator("#lost .share")).to_have_count(50)
+
+
+def test_reader_who_wants_no_motion_gets_none(open_page: Open) -> None:
     duration = "getComputedStyle(document.querySelector('.part')).transitionDuration"
-    with serving.served(scenes.quiet()) as node:
-        page = pages.open(node, reduced_motion="reduce")
-        assert page.evaluate(duration) == "0s"
+    page, _ = open_page(scenes.quiet(), reduced_motion="reduce")
+    assert page.evaluate(duration) == "0s"
 
-        page.emulate_media(reduced_motion="no-preference")
-        assert page.evaluate(duration) != "0s"
-
-
-def test_without_a_script_there_is_a_sentence_and_a_link(pages: Pages) -> None:
-    with serving.served(scenes.quiet()) as node:
-        page = pages.open(node, java_script_enabled=False)
-
-        expect(page.locator("noscript p")).to_be_visible()
-        expect(page.locator("noscript p")).to_contain_text("This page is drawn by a script")
-        expect(page.locator("noscript a")).to_have_attribute("href", "/status.json")
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.evaluate(duration) != "0s"
 
 
-def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:
-    missing = scenes.broken().enforcer
-    assert missing is not None
-    alive = CurrentVerdict(
-        verdict=verdicts.enforced("EnforcerAlive", "it answers"), since=missing.since
-    )
-    with serving.served(replace(scenes.quiet(), shares=(), enforcer=missing)) as node:
-        page = pages.open(node)
-        expect(page.locator("#verdict")).to_have_text("1 thing needs attention")
-        expect(page.locator("#issues")).to_contain_text("Nothing on this node enforces limits")
-        expect(page.locator("#issues")).to_contain_text("every claim for a part of a GPU waits")
-        expect(page.locator("#tiles")).to_contain_text("Enforcer: missing")
+def test_without_a_script_there_is_a_sentence_and_a_link(open_page: Open) -> None:
+    page, _ = open_page(scenes.quiet(), java_script_enabled=False)
 
-        node.view = replace(node.view, enforcer=alive)
-        refresh(page)
-
-        expect(page.locator("#verdict")).to_have_text("All is well")
-        expect(page.locator("#tiles")).to_contain_text("Enforcer: alive")
+    expect(page.locator("noscript p")).to_be_visible()
+    expect(page.locator("noscript p")).to_contain_text("This page is drawn by a script")
+    expect(page.locator("noscript a")).to_have_attribute("href", "/status.json")
 
 
-def test_simulated_cards_are_marked(pages: Pages) -> None:
-    real, other = scenes.quiet().cards
-    device = replace(other.device, gpu=replace(other.device.gpu, simulated=True))
-    cards = (real, replace(other, device=device))
-    with serving.served(replace(scenes.quiet(), cards=cards)) as node:
-        page = pages.open(node)
-
-        titles = page.locator(".card h3").all_inner_texts()
-
-    name = "NVIDIA A100-SXM4-80GB"
-    assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]
-
-
-def test_share_of_a_simulated_card_is_simulated_and_nothing_else(pages: Pages) -> None:
+def test_node_without_its_enforcer_says_so_before_the_first_pod(open_page: Open) -> None:
     quiet = scenes.quiet()
+    alive = CurrentVerdict(
+        verdict=verdicts.enforced("EnforcerAlive", "it answers"), since=quiet.observed_at
+    )
+    page, node = open_page(replace(quiet, shares=(), enforcer=scenes.broken().enforcer))
+    expect(page.locator("#verdict")).to_have_text("1 thing needs attention")
+    expect(page.locator("#issues")).to_contain_text("Nothing on this node enforces limits")
+    expect(page.locator("#issues")).to_contain_text("every claim for a part of a GPU waits")
+    expect(page.locator("#tiles")).to_contain_text("Enforcer: missing")
+
+    node.view = replace(node.view, enforcer=alive)
+    refresh(page)
+
+    expect(page.locator("#verdict")).to_have_text("All is well")
+    expect(page.locator("#tiles")).to_contain_text("Enforcer: alive")
+
+
+def test_simulated_cards_and_their_shares_are_marked_as_simulated(open_page: Open) -> None:
+    quiet = scenes.quiet()
+    real, other = quiet.cards
+    device = replace(other.device, gpu=replace(other.device.gpu, simulated=True))
     simulated = CurrentVerdict(
         verdict=verdicts.unknown(verdicts.SIMULATED, "nothing"), since=quiet.observed_at
     )
     shares = tuple(replace(each, enforcement=simulated) for each in quiet.shares)
-    with serving.served(replace(quiet, shares=shares)) as node:
-        state = pages.open(node).locator(".share .state").first
+    cards = (real, replace(other, device=device))
+    page, _ = open_page(replace(quiet, cards=cards, shares=shares))
 
-        expect(state).to_contain_text("Simulated")
-        expect(state).not_to_contain_text("SimulatedGPU")
-
-
-def test_claims_of_operations_are_whole_and_their_namespace_is_shortened(pages: Pages) -> None:
-    name = "newcomer-team-with-a-long-name/m21-dep-7d9f8b6c54-x2k4l-tensor-fusion-gpu-claim-9zv8m"
-    operation = builders.operation(OperationKind.PREPARE, name, (Stage.ADMIT, 5), seconds_ago=1)
-    with serving.served(replace(scenes.quiet(), operations=(operation,))) as node:
-        shown = pages.open(node).locator(".run .name")
-
-        expect(shown).to_have_text(f"newcomer-te\u2026/{name.partition('/')[2]}")
-        expect(shown).to_have_attribute("title", name)
-        assert shown.evaluate("element => element.scrollWidth <= element.clientWidth")
+    name = "NVIDIA A100-SXM4-80GB"
+    expect(page.locator(".card h3")).to_have_text([f"GPU 0: {name}", f"Simulated GPU 1: {name}"])
+    expect(page.locator(".share .state").first).to_contain_text("Simulated")
+    expect(page.locator(".share .state").first).not_to_contain_text("SimulatedGPU")
 
 
-def test_neighbours_of_one_namespace_have_two_shades(pages: Pages) -> None:
-    shares = tuple(
-        builders.share(builders.Tenant(name=f"speech/asr-{number}", tflops=6, gib=1), 0)
-        for number in range(9)
+def test_neighbours_of_one_namespace_have_two_shades(open_page: Open) -> None:
+    page, _ = open_page(replace(scenes.quiet(), shares=shares_of(9, card=0)))
+
+    shades = (
+        page.locator(".bar")
+        .first.locator(".part")
+        .evaluate_all("parts => parts.map(part => getComputedStyle(part).backgroundColor)")
     )
-    shade = "parts => parts.map(part => getComputedStyle(part).backgroundColor)"
-    with serving.served(replace(scenes.quiet(), shares=shares)) as node:
-        meter = pages.open(node).locator(".bar").first
-        shades = meter.locator(".part").evaluate_all(shade)
-
     assert len(shades) == 9
     assert all(one != other for one, other in itertools.pairwise(shades))
 
 
-def test_of_many_operations_the_last_are_shown_and_all_on_demand(pages: Pages) -> None:
+def test_of_many_operations_the_last_are_shown_and_all_on_demand(open_page: Open) -> None:
+    long = "newcomer-team-with-a-long-name/m21-dep-7d9f8b6c54-x2k4l-tensor-fusion-gpu-claim-9zv8m"
     operations = tuple(
-        builders.operation(
-            OperationKind.PREPARE, f"team/claim-{number}", (Stage.ADMIT, 5), seconds_ago=number
-        )
-        for number in range(60)
+        builders.operation(OperationKind.PREPARE, name, (Stage.ADMIT, 5), seconds_ago=number)
+        for number, name in enumerate([long, *["team/claim"] * 59])
     )
-    with serving.served(replace(scenes.quiet(), operations=operations)) as node:
-        page = pages.open(node)
+    page, _ = open_page(replace(scenes.quiet(), operations=operations))
+    name = page.locator(".run .name").first
 
-        expect(page.locator(".run")).to_have_count(12)
-        expect(page.locator(".run").first).to_contain_text("team/claim-0")
-        page.get_by_role("button", name="Show all 60 operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(60)
-        page.get_by_role("button", name="Show fewer operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(12)
+    expect(name).to_have_text(f"newcomer-te\u2026/{long.partition('/')[2]}")
+    expect(name).to_have_attribute("title", long)
+    assert name.evaluate("element => element.scrollWidth <= element.clientWidth")
+    expect(page.locator(".run")).to_have_count(12)
+    page.get_by_role("button", name="Show all 60 operations").press("Enter")
+    expect(page.locator(".run")).to_have_count(60)
+    page.get_by_role("button", name="Show fewer operations").press("Enter")
+    expect(page.locator(".run")).to_have_count(12)

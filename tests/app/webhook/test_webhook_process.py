@@ -34,10 +34,41 @@ pytestmark = pytest.mark.process
 ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfw-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(tensor_fusion=True) as running:
+        yield running
+
+
+@pytest.fixture
+def flags() -> list[str]:
+    """The webhook's flags, which a test may set."""
+    return []
+
+
+@pytest.fixture
+def webhook(server: ApiServer, folder: Path, flags: list[str]) -> Iterator[SimulatedWebhook]:
+    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+    try:
+        assert eventually(running.is_ready)
+        yield running
+    finally:
+        if running.process.exit_code is None:
+            running.process.stop()
+
+
+def trusting(webhook: SimulatedWebhook) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=webhook.ca_bundle)
+
+
 def client_of(webhook: SimulatedWebhook) -> http.client.HTTPSConnection:
-    port = urlsplit(webhook.url).port
-    assert port is not None
-    return connection(port, ssl.create_default_context(cadata=webhook.ca_bundle))
+    return connection(urlsplit(webhook.url).port or 0, trusting(webhook))
 
 
 def submit(webhook: SimulatedWebhook, path: str, body: bytes) -> tuple[int, bytes]:
@@ -62,25 +93,8 @@ def memory(pid: int, field: str) -> Quantity:
     return Quantity.whole(int(kib) * 1024)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ApiServer]:
-    with ApiServer(tensor_fusion=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def shared(cluster: ApiServer) -> Iterator[SimulatedWebhook]:
-    """Yield a webhook for tests that need no fresh one."""
-    with tempfile.TemporaryDirectory(prefix="tfw-") as folder:
-        kubeconfig = cluster.kubeconfig(Path(folder) / "kubeconfig")
-        running = SimulatedWebhook(Path(folder), kubeconfig)
-        assert eventually(running.is_ready)
-        yield running
-        running.process.stop()
-
-
 def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
-    shared: SimulatedWebhook, cluster: ApiServer
+    webhook: SimulatedWebhook, server: ApiServer
 ) -> None:
     pool = {
         "apiVersion": "tensor-fusion.ai/v1",
@@ -89,11 +103,11 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
         "spec": {"draConfig": {"enable": True}},
     }
     review = review_body(pod_document(pod_annotations(gpupool="prod", vram_request="1Gi")))
-    assert b"patch" not in submit(shared, "/mutate-pods", review)[1]
+    assert b"patch" not in submit(webhook, "/mutate-pods", review)[1]
 
-    Client(cluster.url).create(GPUPOOLS, pool)
+    Client(server.url).create(GPUPOOLS, pool)
 
-    assert eventually(lambda: b"patch" in submit(shared, "/mutate-pods", review)[1])
+    assert eventually(lambda: b"patch" in submit(webhook, "/mutate-pods", review)[1])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +123,7 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
     ids=["lists", "four bytes for each letter"],
 )
 def test_memory_stays_within_its_limit_whatever_is_posted(
-    shared: SimulatedWebhook, value: bytes, status: int
+    webhook: SimulatedWebhook, value: bytes, status: int
 ) -> None:
     (deployment,) = [
         item for item in installation.documents("webhook") if item["kind"] == "Deployment"
@@ -118,60 +132,62 @@ def test_memory_stays_within_its_limit_whatever_is_posted(
     limit = quantity.parse(container["resources"]["limits"]["memory"])
     body = review_body(pod_document(ANNOTATIONS, x="?")).replace(b'"?"', value)
 
-    def post(_: int) -> int:
-        return submit(shared, "/mutate-pods", body)[0]
-
     with ThreadPoolExecutor(4) as clients:
-        assert set(clients.map(post, range(8))) == {status}
+        answers = clients.map(lambda _: submit(webhook, "/mutate-pods", body), range(8))
+        assert {answer[0] for answer in answers} == {status}
 
-    assert memory(shared.process.pid, "VmHWM") < limit
+    assert memory(webhook.process.pid, "VmHWM") < limit
 
 
-def test_hundreds_of_connections_that_ask_nothing_cost_little(shared: SimulatedWebhook) -> None:
-    port = urlsplit(shared.url).port
-    trusting = ssl.create_default_context(cadata=shared.ca_bundle)
-    before = memory(shared.process.pid, "VmRSS")
+def test_hundreds_of_connections_that_ask_nothing_cost_little(webhook: SimulatedWebhook) -> None:
+    before = memory(webhook.process.pid, "VmRSS")
 
     with contextlib.ExitStack() as opened:
         for _ in range(300):
-            plain = opened.enter_context(socket.create_connection((HOST, port)))
-            opened.enter_context(trusting.wrap_socket(plain, server_hostname=HOST))
+            address = (HOST, urlsplit(webhook.url).port)
+            plain = opened.enter_context(socket.create_connection(address))
+            opened.enter_context(trusting(webhook).wrap_socket(plain, server_hostname=HOST))
 
-        assert memory(shared.process.pid, "VmRSS") - before < quantity.parse("30Mi")
+        assert memory(webhook.process.pid, "VmRSS") - before < quantity.parse("30Mi")
 
 
 def test_the_webhook_is_ready_once_it_has_read_the_pools(server: ApiServer, folder: Path) -> None:
     server.faults.add("list", "gpupools", Refuse(500))
     webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
 
-    before = ready(webhook)
+    assert ready(webhook) == 503
     server.faults.clear()
 
-    assert before == 503
     assert eventually(lambda: ready(webhook) == 200)
     webhook.process.stop()
 
 
-def test_the_webhook_is_ready_in_a_cluster_without_gpupools(folder: Path) -> None:
+def test_in_a_cluster_without_gpupools_it_is_ready_and_metrics_may_have_a_port_of_their_own(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
+    port = port_of_no_client()
+    flags = ("--metrics-address", f"{HOST}:{port}")
     with ApiServer() as without_tensor_fusion:
         kubeconfig = without_tensor_fusion.kubeconfig(folder / "kubeconfig")
-        webhook = SimulatedWebhook(folder, kubeconfig)
-
+        webhook = SimulatedWebhook(folder, kubeconfig, flags)
+        request.addfinalizer(webhook.process.stop)
         assert eventually(lambda: ready(webhook) == 200)
-        webhook.process.stop()
+
+    assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
+    with pytest.raises(HTTPError, match="404") as raised:
+        scrape(webhook.health_url)
+    raised.value.close()
 
 
 @pytest.mark.parametrize("flags", [["--drain-seconds", "2"]])
 def test_the_webhook_accepts_requests_while_it_drains(webhook: SimulatedWebhook) -> None:
     webhook.process.terminate()
-    is_unready = eventually(lambda: ready(webhook) == 503)
-    client = client_of(webhook)
-    client.request("POST", "/mutate-pods", review_body(pod_document(ANNOTATIONS)), JSON)
-    answer = client.getresponse()
-    answer.read()
-    client.close()
+    assert eventually(lambda: ready(webhook) == 503)
+    with contextlib.closing(client_of(webhook)) as client:
+        client.request("POST", "/mutate-pods", review_body(pod_document(ANNOTATIONS)), JSON)
+        answer = client.getresponse()
+        answer.read()
 
-    assert is_unready
     assert (answer.status, answer.getheader("Connection")) == (200, "close")
     assert webhook.process.stop() == 0
 
@@ -196,8 +212,7 @@ def test_a_bad_setting_is_a_one_line_error_with_exit_code_2(
 
     ended = forks.run("webhook", *given, *bad)
 
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert text in ended.stderr
 
 
@@ -227,51 +242,27 @@ def test_reviews_are_answered_and_counted_until_the_webhook_stops_in_order(
         body = review_body(pod_document(annotations))
         status, answer = submit(webhook, "/mutate-pods?timeout=5s", body)
         assert (status, b'"allowed": true' in answer) == (200, annotations is not BAD)
-    assert submit(webhook, "/nowhere", b"{}")[0] == 404
+    for text in REFUSED.values():
+        with (
+            socket.create_connection((HOST, urlsplit(webhook.url).port)) as plain,
+            trusting(webhook).wrap_socket(plain, server_hostname=HOST) as client,
+        ):
+            client.sendall(text)
+            assert client.recv(1)
 
     found = scrape(webhook.health_url)
 
     reviews = found.values("webhook_review_duration_seconds_count", "outcome", kind="Pod")
     assert reviews == {"changed": 2, "denied": 1, "passed": 1, "unavailable": 0, "failed": 0}
     refused = found.values("webhook_requests_refused_total", "code")
-    assert {code: number for code, number in refused.items() if number} == {"404": 1}
+    assert refused == {**dict.fromkeys(REFUSED, 1), "500": 0, "503": 0}
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
     end = found.value("webhook_certificate_expiry_timestamp_seconds")
     assert end > found.value("process_start_time_seconds")
     rows = documented_metrics.listed(documented_metrics.WEBHOOK)
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert webhook.process.stop() == 0
-    lines = webhook.logged()
-    serving = [line for line in lines if line["event"] == "serving"]
-    assert [line["version"] for line in serving] == [version.current()]
-    assert lines[-1]["event"] == "stopped"
-
-
-def test_every_refusal_has_a_counter(shared: SimulatedWebhook) -> None:
-    before = scrape(shared.health_url).values("webhook_requests_refused_total", "code")
-    port = urlsplit(shared.url).port
-    trusting = ssl.create_default_context(cadata=shared.ca_bundle)
-
-    for text in REFUSED.values():
-        with (
-            socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
-            trusting.wrap_socket(plain, server_hostname=HOST) as client,
-        ):
-            client.sendall(text)
-            assert client.recv(1)
-
-    after = scrape(shared.health_url).values("webhook_requests_refused_total", "code")
-    assert after == {**before, **{code: before[code] + 1 for code in REFUSED}}
-    assert after.keys() == {*REFUSED, "500", "503"}
-
-
-def test_port_of_its_own(server: ApiServer, folder: Path, request: pytest.FixtureRequest) -> None:
-    port = port_of_no_client()
-    flags = ("--metrics-address", f"{HOST}:{port}")
-    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
-    request.addfinalizer(webhook.process.stop)
-
-    assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
-    with pytest.raises(HTTPError, match="404") as raised:
-        scrape(webhook.health_url)
-    raised.value.close()
+    *_, serving, stopped = (
+        line for line in webhook.logged() if line["event"] in {"serving", "stopped"}
+    )
+    assert (serving["version"], stopped["event"]) == (version.current(), "stopped")

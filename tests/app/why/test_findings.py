@@ -86,8 +86,8 @@ def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
 
     (found,) = diagnosis.halted(with_claim, NOTHING)
 
-    assert found.subject == "spec.nodeName"
-    assert found.found == "node-01, so no scheduler allocates the pod's claims"
+    said = "node-01, so no scheduler allocates the pod's claims"
+    assert (found.subject, found.found) == ("spec.nodeName", said)
     assert "kubernetes.io/hostname: node-01" in found.remedy
     assert [*diagnosis.halted(without, NOTHING), *diagnosis.halted(pod(), NOTHING)] == []
 
@@ -105,19 +105,24 @@ def test_the_newest_event_of_a_failure_is_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "listed"),
+    ("name", "classes", "remedy"),
     [
-        (["b", "a"], "a, b"),
-        ([f"c{number}" for number in range(8)], "c0, c1, c2, c3, c4 and 3 more"),
-        ([], "none"),
+        ("absent", ["b", "a"], "correct deviceClassName; the cluster has a, b"),
+        (
+            *("absent", [f"c{number}" for number in range(8)]),
+            "correct deviceClassName; the cluster has c0, c1, c2, c3, c4 and 3 more",
+        ),
+        ("absent", [], "correct deviceClassName; the cluster has none"),
+        (names.DEVICE_CLASS, [], "install the driver's DeviceClass"),
     ],
 )
-def test_a_missing_class_is_listed_with_those_that_exist(classes: list[str], listed: str) -> None:
-    absent = claim(exactly(deviceClassName="absent"))
+def test_a_missing_class_is_installed_or_one_that_exists_is_named(
+    name: str, classes: list[str], remedy: str
+) -> None:
+    (found,) = diagnosis.missing_classes([claim(exactly(deviceClassName=name))], classes)
 
-    (found,) = diagnosis.missing_classes([absent], classes)
-
-    assert found.remedy == f"correct deviceClassName; the cluster has {listed}"
+    assert (found.subject, found.found) == (f"DeviceClass {name}", "not found")
+    assert found.remedy.startswith(remedy)
 
 
 GROUP = "/apis/resource.k8s.io"

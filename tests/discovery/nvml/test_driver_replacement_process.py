@@ -8,7 +8,7 @@ from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.health_cluster import devices, phases, taints
+from tests.app.node_plugin.test_health_process import devices, phases, taints
 from tests.app.node_plugin.test_node_plugin_process import SHARE, log_lines, start
 from tests.discovery.nvml.nvml_machine import card
 from tests.discovery.nvml.test_nvml_health_process import Driver, driver, node

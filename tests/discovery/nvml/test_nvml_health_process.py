@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tests.app.node_plugin.health_cluster import (
+from tests.app.node_plugin.test_health_process import (
     FAST,
     NO_POLL,
     SERVICES,
