@@ -23,7 +23,6 @@ from tests.support.enforced_node import EnforcedNode
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
-    error_of,
     put_claim,
     share_result,
     simulated_inventory,
@@ -32,11 +31,6 @@ from tests.support.prepared_node import (
 pytestmark = pytest.mark.process
 
 OUT_OF_MEMORY: Final = 2
-NOT_PERMITTED: Final = 800
-
-HAMI: Final = "hami-core"
-TENSOR_FUSION: Final = "tensor-fusion"
-LIBRARIES: Final = {HAMI: "libvgpu.so.1", TENSOR_FUSION: "libcuda_limiter.so"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +46,10 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     compiler("the stand-in libraries")
     root = tmp_path_factory.mktemp("built")
-    folder = libraries.build_driver(root)
-    limiter = root / LIBRARIES[HAMI]
+    folder, limiter = libraries.build_driver(root), root / "libvgpu.so.1"
     libraries.compile_c(limiter, ["limiter.c"], ["-shared", "-fPIC", "-ldl"])
-    return Built(
-        libraries=folder,
-        tenant=libraries.build_tenant(root / "bin", folder),
-        limiter=limiter,
-    )
+    tenant = libraries.build_tenant(root / "bin", folder)
+    return Built(libraries=folder, tenant=tenant, limiter=limiter)
 
 
 class Tenant:
@@ -68,63 +58,55 @@ class Tenant:
     def __init__(self, node: EnforcedNode, built: Built, claim: PreparedClaim) -> None:
         spec = node.spec_of(claim.ref)
         ids = [name for names in cdi.ids_by_share(claim) for name in names]
+        # Without CUDA_DEVICE_ORDER, CUDA would list the second card first.
+        cards = [
+            Card(
+                uuid=gpu.uuid,
+                pci_bus_id=gpu.pci_bus_id or "",
+                minor=gpu.index,
+                multiprocessors=100 + gpu.index,
+            )
+            for gpu in simulated_inventory().gpus
+        ]
         self.program = built.tenant
         self.process = Contained(
             env=cdi_rules.environment(spec, ids),
             mounts=contained.mounts(cdi_rules.injected(spec, ids)),
             libraries=built.libraries,
-            cards=_cards(node.folder),
+            cards=Machine(cards=cards).write(node.folder / "gpus"),
         )
 
     def results(self, *words: str, **entrypoint: str) -> list[int]:
-        printed = self.process.run(self.program, *words, **entrypoint)
-        return [each["result"] for each in printed]
+        return [each["result"] for each in self.process.run(self.program, *words, **entrypoint)]
 
 
 Prepare = Callable[..., Tenant]
 
 
-def _cards(folder: Path) -> Path:
-    """Write the node's cards; without CUDA_DEVICE_ORDER, CUDA would list the second card first."""
-    cards = [
-        Card(
-            uuid=gpu.uuid,
-            pci_bus_id=gpu.pci_bus_id or "",
-            minor=gpu.index,
-            multiprocessors=100 + gpu.index,
-        )
-        for gpu in simulated_inventory().gpus
-    ]
-    return Machine(cards=cards).write(folder / "gpus")
-
-
 @pytest.fixture
 def prepare(built: Built, tmp_path: Path) -> Prepare:
     def prepared(*results: Any, way: PreloadMethod = PreloadMethod.FILE) -> Tenant:
-        node = EnforcedNode(tmp_path / way.value, HAMI, method=way)
-        library = node.root / LIBRARIES[HAMI]
-        library.write_bytes(built.limiter.read_bytes())
-        ref = put_claim(node, "a", *results)
-        claim = node.prepare(ref)[ref.uid]
-        assert isinstance(claim, PreparedClaim)
-        return Tenant(node, built, claim)
+        node = EnforcedNode(tmp_path / way.value, "hami-core", method=way)
+        (node.root / "libvgpu.so.1").write_bytes(built.limiter.read_bytes())
+        ref = put_claim(node, "a", *(results or [share_result(vram="2Gi")]))
+        return Tenant(node, built, node.prepared(ref))
 
     return prepared
 
 
 @pytest.mark.parametrize("way", list(PreloadMethod))
-def test_memory_up_to_the_limit_is_allocated_and_no_more(
+def test_memory_up_to_the_limit_is_allocated_and_no_more_and_compute_has_a_limit_too(
     prepare: Prepare, way: PreloadMethod
 ) -> None:
-    tenant = prepare(share_result(vram="2Gi"), way=way)
+    tenant = prepare(share_result(tflops="78", vram="2Gi"), way=way)
 
-    results = tenant.results("alloc", "0", "2048", "alloc", "0", "1")
-
-    assert results == [0, OUT_OF_MEMORY]
+    assert tenant.results("alloc", "0", "2048", "alloc", "0", "1") == [0, OUT_OF_MEMORY]
+    (launched,) = tenant.process.run(tenant.program, "launch", "0", "0.01", "100")
+    assert (launched["result"], launched["count"] > 0) == (0, True)
 
 
 def test_processes_of_a_container_share_its_limit(prepare: Prepare) -> None:
-    tenant = prepare(share_result(vram="2Gi"))
+    tenant = prepare()
 
     with tenant.process.waiting(tenant.program, "alloc", "0", "1500"):
         results = tenant.results("alloc", "0", "549", "alloc", "0", "548")
@@ -133,8 +115,7 @@ def test_processes_of_a_container_share_its_limit(prepare: Prepare) -> None:
 
 
 def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(prepare: Prepare) -> None:
-    second, first = share_result(GPU_1, vram="4Gi"), share_result(GPU_0, vram="2Gi")
-    tenant = prepare(second, first)
+    tenant = prepare(share_result(GPU_1, vram="4Gi"), share_result(GPU_0, vram="2Gi"))
 
     results = tenant.results(
         *("alloc", "0", "2049", "alloc", "0", "2048"),
@@ -144,57 +125,20 @@ def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(prepare: Prepar
     assert results == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY, 0]
 
 
-def test_compute_has_a_limit_too(prepare: Prepare) -> None:
-    tenant = prepare(share_result(tflops="78", vram="2Gi"))
+@pytest.mark.parametrize(
+    ("way", "result"), [(PreloadMethod.FILE, OUT_OF_MEMORY), (PreloadMethod.ENV, 0)]
+)
+def test_an_entrypoint_that_sets_ld_preload_keeps_a_limiter_that_a_file_loads(
+    prepare: Prepare, way: PreloadMethod, result: int
+) -> None:
 
-    (launched,) = tenant.process.run(tenant.program, "launch", "0", "0.01", "100")
-
-    assert launched["result"] == 0
-    assert launched["count"] > 0
-
-
-def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(prepare: Prepare) -> None:
-    tenant = prepare(share_result(vram="2Gi"))
-    by_variable = prepare(share_result(vram="2Gi"), way=PreloadMethod.ENV)
-
-    own = {"LD_PRELOAD": "libm.so.6"}
-    kept = tenant.results("alloc", "0", "2049", **own)
-    lost = by_variable.results("alloc", "0", "2049", **own)
-
-    assert (kept, lost) == ([OUT_OF_MEMORY], [0])
+    assert prepare(way=way).results("alloc", "0", "2049", LD_PRELOAD="libm.so.6") == [result]
 
 
 @pytest.mark.parametrize("switch", ["CUDA_REDIRECT", "CUDA_DISABLE_CONTROL"])
 def test_an_image_cannot_turn_the_limiter_off(prepare: Prepare, switch: str) -> None:
-    tenant = prepare(share_result(vram="2Gi"))
+    tenant = prepare()
 
     tenant.process.image_env[switch] = "1"
 
     assert tenant.results("alloc", "0", "2049") == [OUT_OF_MEMORY]
-
-
-@pytest.mark.parametrize(
-    "variable", ["CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_DEVICE_MEMORY_LIMIT"]
-)
-def test_the_limiter_of_these_tests_needs_what_the_spec_sets(
-    prepare: Prepare, variable: str
-) -> None:
-    tenant = prepare(share_result(vram="2Gi"))
-
-    left = {name: "" for name in tenant.process.env if name.startswith(variable)}
-
-    assert left
-    assert tenant.results("alloc", "0", "1", **left) == [NOT_PERMITTED]
-
-
-@pytest.mark.parametrize("enforcer", [HAMI, TENSOR_FUSION])
-def test_without_the_limiters_library_no_container_starts(tmp_path: Path, enforcer: str) -> None:
-    node = EnforcedNode(tmp_path, enforcer)
-    library = node.root / LIBRARIES[enforcer]
-    library.unlink()
-    ref = put_claim(node, "a", share_result(vram="2Gi"))
-
-    outcome = node.prepare(ref)[ref.uid]
-
-    assert f"{library}: No such file" in error_of(outcome)
-    assert node.spec_of(ref) is None

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
@@ -29,31 +29,36 @@ from tests.support.prepared_node import (
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-class Observed:
-    """A node with an observer whose clock a test moves."""
+class Observed(Setup):
+    """A node with an observer.
+
+    Attributes:
+        reason: Why the store cannot be read.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.node = Setup(folder)
+        super().__init__(folder)
         self.reason = ""
-        self.observer = self.observing(self.node.catalog)
+        self.verdicts: dict[str, tuple[CurrentVerdict, ...]] = {}
+        self.observer = self.observing(self.catalog)
 
-    def observing(self, catalog: DeviceCatalog, **sources: Any) -> NodeObserver:
+    def observing(self, catalog: DeviceCatalog) -> NodeObserver:
         return NodeObserver(
             catalog=catalog,
-            claims=self.claims,
-            **sources,
+            claims=self.recorded,
+            current_verdicts=lambda: dict(self.verdicts),
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,
         )
 
-    def claims(self) -> Sequence[PreparedClaim]:
+    def recorded(self) -> Sequence[PreparedClaim]:
         if self.reason:
             raise RetryableError(self.reason)
-        return self.node.store.claims()
+        return self.store.claims()
 
-    def prepare(self, name: str) -> None:
-        self.node.prepared(put_claim(self.node, name, share_result(tflops="10", vram="1Gi")))
+    def prepare_new(self, name: str) -> ClaimRef:
+        return self.prepared(put_claim(self, name, share_result(tflops="10", vram="1Gi"))).ref
 
 
 @pytest.fixture
@@ -62,15 +67,13 @@ def observed(tmp_path: Path) -> Observed:
 
 
 def test_view_has_cards_and_shares(observed: Observed) -> None:
-    observed.prepare("b")
-    observed.prepare("a")
+    for name in "ba":
+        observed.prepare_new(name)
 
     view = observed.observer.view()
 
     assert (view.node, view.pool, view.version) == ("node-01", NODE.pool, "1.2.3")
-    assert [card.device.gpu.uuid for card in view.cards] == [
-        gpu.uuid for gpu in simulated_inventory().gpus
-    ]
+    assert [card.device.gpu for card in view.cards] == list(simulated_inventory().gpus)
     assert [(str(each.claim.ref), each.share.device) for each in view.shares] == [
         ("default/a", GPU_0),
         ("default/b", GPU_0),
@@ -80,19 +83,14 @@ def test_view_has_cards_and_shares(observed: Observed) -> None:
 
 
 def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
-    observed.prepare("a")
+    ref = observed.prepare_new("a")
     current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=NOW)
-    current_verdicts: dict[str, tuple[CurrentVerdict, ...]] = {}
-    observer = observed.observing(
-        observed.node.catalog, current_verdicts=lambda: dict(current_verdicts)
-    )
-    (unseen,) = observer.view().shares
-    current_verdicts[unseen.claim.ref.uid] = (current,)
-    (seen,) = observer.view().shares
 
-    cards = simulated_inventory().gpus
-    observed.node.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in cards))
-    (on_another,) = observer.view().shares
+    (unseen,) = observed.observer.view().shares
+    observed.verdicts[ref.uid] = (current,)
+    (seen,) = observed.observer.view().shares
+    observed.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in simulated_inventory().gpus))
+    (on_another,) = observed.observer.view().shares
 
     assert [unseen.enforcement, seen.enforcement] == [None, current]
     assert unseen.limit_nano_tflops is not None
@@ -100,7 +98,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
 
 
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
-    observed.prepare("a")
+    observed.prepare_new("a")
     observed.observer.view()
     observed.reason = "store: busy"
 
@@ -110,9 +108,8 @@ def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: 
 
 
 def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:
-    unread = DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)
 
-    view = observed.observing(unread).view()
+    view = observed.observing(DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)).view()
 
     assert (view.cards, view.pool) == ((), "")
     assert view.cards_missing == "this node's GPUs could not be read yet"
@@ -121,15 +118,12 @@ def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observ
 def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
     sick, other = (gpu.uuid for gpu in simulated_inventory().gpus)
     for code, uuid in ((31, sick), (79, sick), (31, sick), (13, None), (13, "GPU-unknown")):
-        event = CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code)
-        observed.node.catalog.on_event(event)
+        observed.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code))
 
     card, healthy = observed.observer.view().cards
 
-    assert [(each.code, each.count, each.marks_card) for each in card.xids] == [
-        (31, 2, False),
-        (79, 1, True),
-    ]
+    xids = [(each.code, each.count, each.marks_card) for each in card.xids]
+    assert xids == [(31, 2, False), (79, 1, True)]
     assert card.unhealthy is not None
     assert card.unhealthy.worst.reason == "xid-79"
     assert (healthy.device.gpu.uuid, healthy.xids, healthy.unhealthy) == (other, (), None)

@@ -1,8 +1,10 @@
-"""Publication of the node's cards as ResourceSlices."""
+"""Publication of the node's cards as ResourceSlices, by the GPUPool that it follows."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +12,25 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.capacity import Oversubscription
+from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
-from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
+from tensorfusion_dra.core.errors import InputError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
 from tensorfusion_dra.core.observed import PublishingView
 from tensorfusion_dra.driver import publish
+from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher, Repairs
 from tensorfusion_dra.runtime import loops
 from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.devices import NODE
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.gpus import gpu
 from tests.support.ports import (
     EventsInMemory,
     FixedDiscovery,
@@ -35,16 +41,13 @@ from tests.support.ports import (
 from tests.support.prepared_node import simulated_inventory
 from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 
 
-XID_79 = CardEvent(
-    gpu_uuid=simulated_inventory("1xT4").gpus[0].uuid,
-    kind=EventKind.XID,
-    code=79,
-)
+XID_79 = CardEvent(gpu_uuid=simulated_inventory("1xT4").gpus[0].uuid, kind=EventKind.XID, code=79)
+GATES = frozenset({GATE_CONSUMABLE_CAPACITY})
 
 
 class Setup:
@@ -53,11 +56,11 @@ class Setup:
     def __init__(
         self,
         slices: SlicesInMemory | None = None,
-        inventory: Inventory | None = None,
+        cards: str = "2xA100-SXM4-80GB",
         *,
-        repairs: Repairs | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.discovery = FixedDiscovery(inventory or simulated_inventory())
+        self.discovery = FixedDiscovery(simulated_inventory(cards))
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.wakeup = Wakeup()
@@ -70,34 +73,51 @@ class Setup:
             self.node,
             self.events,
             lease=self.lease,
-            repairs=repairs,
+            repairs=Repairs(clock=clock),
             wakeup=self.wakeup,
         )
+
+    @property
+    def view(self) -> PublishingView:
+        return self.publisher.view()
 
     def publish(self) -> None:
         self.catalog.refresh()
         self.publisher.publish()
 
+    def is_published(self) -> bool:
+        return SLICE in self.slices.items
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if self.discovery.inventory is not None:
+            self.catalog.refresh()
+        with running(self.publisher.run, stop=self.publisher.stop):
+            yield
+
 
 def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() -> None:
     setup = Setup()
-    assert setup.publisher.view() == PublishingView()
+    assert setup.view == PublishingView()
 
     setup.publish()
     restarted = Setup(setup.slices)
     restarted.publish()
+    without_driver = Setup(setup.slices)
+    without_driver.discovery.inventory = None
+    without_driver.catalog.read()
+    without_driver.publisher.publish()
 
     assert setup.slices.writes == [f"create {SLICE}"]
     spec = setup.slices.items[SLICE]["spec"]
     assert spec["pool"] == {"name": "default/node-01", "resourceSliceCount": 1, "generation": 1}
     documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
-    for device in spec["devices"]:
-        assert device["attributes"].keys() >= documented
-    for view in (setup.publisher.view(), restarted.publisher.view()):
+    assert all(device["attributes"].keys() >= documented for device in spec["devices"])
+    for view in (setup.view, restarted.view):
         assert (view.generation, view.slices, view.devices) == (1, 1, 2)
         assert view.confirmed_at is not None
-    assert setup.publisher.view().written_at == setup.publisher.view().confirmed_at
-    assert restarted.publisher.view().written_at is None
+    assert setup.view.written_at == setup.view.confirmed_at
+    assert restarted.view.written_at is None
 
 
 def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected() -> None:
@@ -109,47 +129,25 @@ def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected()
 
     setup.publish()
 
-    owner = setup.slices.items[SLICE]["metadata"]["ownerReferences"][0]
-    assert owner["uid"] == "node-uid-2"
-
-
-def test_slices_are_kept_while_the_cards_cannot_be_read() -> None:
-    before = Setup()
-    before.publish()
-    after = Setup(before.slices)
-    after.discovery.inventory = None
-
-    with pytest.raises(RetryableError, match="waiting for the NVIDIA driver"):
-        after.catalog.refresh()
-    after.publisher.publish()
-
-    assert before.slices.writes == [f"create {SLICE}"]
-
-
-def test_node_without_cards_has_no_slice() -> None:
-    setup = Setup(inventory=Inventory(gpus=()))
-
-    setup.publish()
-
-    assert setup.slices.writes == []
+    assert setup.slices.items[SLICE]["metadata"]["ownerReferences"][0]["uid"] == "node-uid-2"
 
 
 def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
-    inventory = simulated_inventory()
-    broken = replace(inventory.gpus[0], uuid="GPU-not a DNS label")
-    setup = Setup(inventory=replace(inventory, gpus=(broken, inventory.gpus[1])))
+    setup = Setup()
+    broken, other = simulated_inventory().gpus
+    setup.discovery.inventory = Inventory(gpus=(replace(broken, uuid="GPU-no DNS label"), other))
 
     with capture_logs() as logs:
         setup.publish()
 
-    assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 1
-    assert [line["device"] for line in logs if line["event"] == "gpu_left_out"] == [
-        "gpu-not a dns label"
-    ]
+    (device,) = setup.slices.items[SLICE]["spec"]["devices"]
+    assert device["name"] == other.uuid.lower()
+    left_out = [line["device"] for line in logs if line["event"] == "gpu_left_out"]
+    assert left_out == ["gpu-no dns label"]
 
 
 def test_dropped_fields_are_logged_once_and_a_restart_writes_once() -> None:
-    slices = SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY}))
+    slices = SlicesInMemory(gates_off=GATES)
     for writes in ([f"create {SLICE}"], [f"create {SLICE}", f"replace {SLICE}"]):
         setup = Setup(slices)
         with capture_logs() as logs:
@@ -159,12 +157,11 @@ def test_dropped_fields_are_logged_once_and_a_restart_writes_once() -> None:
         assert slices.writes == writes
         reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
         assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
-        view = setup.publisher.view()
-        assert (view.dropped_gates, view.generation) == ((GATE_CONSUMABLE_CAPACITY,), 1)
+        assert (setup.view.dropped_gates, setup.view.generation) == (tuple(GATES), 1)
 
 
 def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
-    setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
+    setup = Setup(SlicesInMemory(gates_off=GATES))
     setup.publish()
     setup.slices.gates_off = frozenset()
 
@@ -173,7 +170,7 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 
     assert setup.slices.writes[1:] == [f"replace {SLICE}"]
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
-    assert setup.publisher.view().dropped_gates == ()
+    assert setup.view.dropped_gates == ()
 
 
 def test_server_that_returns_with_the_same_gates_off_is_no_repair() -> None:
@@ -187,31 +184,23 @@ def test_server_that_returns_with_the_same_gates_off_is_no_repair() -> None:
 
     assert WriteReason.REPAIR not in counted(setup)
     assert setup.events.written == []
-    assert setup.publisher.view().dropped_gates == (GATE_DEVICE_TAINTS,)
-
-
-@contextmanager
-def running_publisher(setup: Setup) -> Iterator[None]:
-    if setup.discovery.inventory is not None:
-        setup.catalog.refresh()
-    with running(setup.publisher.run, stop=setup.publisher.stop):
-        yield
+    assert setup.view.dropped_gates == (GATE_DEVICE_TAINTS,)
 
 
 def test_publication_is_retried_until_the_server_answers_and_a_wake_publishes_at_once() -> None:
     setup = Setup()
     setup.slices.away = True
-    with running_publisher(setup):
-        assert not eventually(lambda: bool(setup.slices.items), seconds=0.5)
-        assert setup.publisher.view().error == "no answer"
+    with setup.running():
+        assert eventually(lambda: setup.view.error == "no answer")
+        assert not setup.is_published()
 
         setup.slices.away = False
-        assert eventually(lambda: SLICE in setup.slices.items)
-        assert eventually(lambda: not setup.publisher.view().error)
+        assert eventually(setup.is_published)
+        assert eventually(lambda: not setup.view.error)
 
         setup.slices.items.clear()
         setup.wakeup.wake()
-        assert eventually(lambda: SLICE in setup.slices.items)
+        assert eventually(setup.is_published)
 
 
 def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
@@ -219,16 +208,16 @@ def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
 ) -> None:
     monkeypatch.setattr(publish, "_LEASE_SECONDS", 0.02)
     setup = Setup()
-    with capture_logs() as logs, running_publisher(setup):
-        assert eventually(lambda: SLICE in setup.slices.items)
+    with capture_logs() as logs, setup.running():
+        assert eventually(setup.is_published)
         setup.lease.newer = True
         setup.slices.items.clear()
 
         setup.wakeup.wake()
-        assert not eventually(lambda: bool(setup.slices.items), seconds=0.3)
+        assert not eventually(setup.is_published, seconds=0.3)
         setup.lease.newer = False
 
-        assert eventually(lambda: SLICE in setup.slices.items)
+        assert eventually(setup.is_published)
     assert [line["event"] for line in logs if line["event"].startswith("publishing")] == [
         "publishing_left_to_newer_instance",
         "publishing_resumed",
@@ -238,13 +227,12 @@ def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
 
 def test_lease_is_taken_only_if_there_is_something_to_publish() -> None:
     setup = Setup()
-    setup.discovery.inventory = None
-    with running_publisher(setup):
+    cards, setup.discovery.inventory = setup.discovery.inventory, None
+    setup.slices.away = True
+    with setup.running():
         assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
-        setup.slices.away = True
-        setup.discovery.inventory = simulated_inventory()
+        setup.discovery.inventory = cards
         setup.catalog.refresh()
-        setup.wakeup.wake()
         assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
         setup.slices.away = False
         setup.wakeup.wake()
@@ -284,48 +272,38 @@ def test_six_hour_outage_costs_few_requests_and_one_log_line(
     assert setup.lease.released
 
 
-class OtherWriter:
-    """Writer that changes the node's slice after each publication, under its own manager name."""
+class ContestedSlices(SlicesInMemory):
+    """Slices that another writer changes after each publication, under its own manager name."""
 
-    def __init__(self, setup: Setup, *, manager: str) -> None:
-        self._setup = setup
-        self._manager = manager
-        self._replace, self._create = setup.slices.replace, setup.slices.create
-        setup.slices.replace = self.replace  # type: ignore[method-assign]
-        setup.slices.create = self.create  # type: ignore[method-assign]
+    publisher: Publisher
 
-    def replace(self, item: Slice) -> Slice:
-        return self._changed(self._replace(item))
-
-    def create(self, item: Slice) -> Slice:
-        return self._changed(self._create(item))
-
-    def _changed(self, stored: Slice) -> Slice:
+    def _keep(self, verb: str, item: Slice, *, uid: str) -> Slice:
+        stored = super()._keep(verb, item, uid=uid)
         changed: Any = copy.deepcopy(dict(stored))
         changed["metadata"]["labels"] = {}
         changed["metadata"]["managedFields"] = [
             {"manager": "tensorfusion-dra", "time": "2026-03-01T00:00:00Z"},
-            {"manager": self._manager, "time": "2026-03-01T00:00:01Z"},
+            {"manager": "kubectl\n-edit", "time": "2026-03-01T00:00:01Z"},
         ]
-        self._setup.slices.items[SLICE] = changed
-        self._setup.publisher.slices_changed()
+        self.items[SLICE] = changed
+        self.publisher.slices_changed()
         return stored
 
 
-def contested(monkeypatch: pytest.MonkeyPatch, *, hours: float) -> Setup:
-    """Return a publisher in virtual time, whose slice another writer always changes."""
-    virtual = VirtualTime(hours=hours)
-    monkeypatch.setattr(loops, "Event", virtual.event)
-    setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
-    setup.catalog.refresh()
-    OtherWriter(setup, manager="kubectl\n-edit")
+def contested(clock: Callable[[], float]) -> Setup:
+    slices = ContestedSlices()
+    setup = Setup(slices, clock=clock)
+    slices.publisher = setup.publisher
     return setup
 
 
 def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = contested(monkeypatch, hours=1)
+    virtual = VirtualTime(hours=1)
+    monkeypatch.setattr(loops, "Event", virtual.event)
+    setup = contested(lambda: virtual.seconds)
+    setup.catalog.refresh()
 
     with capture_logs() as logs:
         setup.publisher.run()
@@ -339,12 +317,9 @@ def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
 
 
 def test_own_change_is_written_at_once_while_another_writer_interferes() -> None:
-    setup = Setup(repairs=Repairs(clock=lambda: 1000.0))
-    setup.publish()
-    OtherWriter(setup, manager="other")
-    setup.slices.items.clear()
-    setup.publish()
-    setup.publish()
+    setup = contested(lambda: 1000.0)
+    for _ in range(3):
+        setup.publish()
     assert len(setup.slices.writes) == 2  # the second repair waits
 
     setup.discovery.inventory = simulated_inventory("3xA100-SXM4-80GB")
@@ -354,11 +329,9 @@ def test_own_change_is_written_at_once_while_another_writer_interferes() -> None
 
 
 def test_slices_unchanged_for_long_are_repaired_at_once_again() -> None:
-    now = [0.0]
-    setup = Setup(repairs=Repairs(clock=lambda: now[0]))
+    setup = Setup(clock=itertools.count(0.0, 700.0).__next__)
     setup.publish()
     for _ in range(3):
-        now[0] += 700
         setup.slices.items.clear()
         setup.publish()
 
@@ -366,19 +339,16 @@ def test_slices_unchanged_for_long_are_repaired_at_once_again() -> None:
     assert setup.events.written == []
 
 
-OVERSUBSCRIBED = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-
-
 def counted(setup: Setup) -> dict[WriteReason, int]:
     """Return the reasons that were counted."""
-    return {reason: number for reason, number in setup.publisher.view().writes.items() if number}
+    return {reason: number for reason, number in setup.view.writes.items() if number}
 
 
 def published() -> Setup:
     """Return a publisher that has found its slices as it wants them."""
-    before = Setup(inventory=simulated_inventory("1xT4"))
+    before = Setup(cards="1xT4")
     before.publish()
-    setup = Setup(before.slices, simulated_inventory("1xT4"))
+    setup = Setup(before.slices, "1xT4")
     setup.publish()
     assert counted(setup) == {}
     return setup
@@ -386,10 +356,6 @@ def published() -> Setup:
 
 def add_card(setup: Setup) -> None:
     setup.discovery.inventory = simulated_inventory("2xT4")
-
-
-def report_xid(setup: Setup) -> None:
-    setup.catalog.on_event(XID_79)
 
 
 def report_xid_without_taints(setup: Setup) -> None:
@@ -401,14 +367,17 @@ def report_xid_without_taints(setup: Setup) -> None:
     ("change", "reason"),
     [
         (add_card, WriteReason.DEVICES),
-        (report_xid, WriteReason.HEALTH),
+        (lambda setup: setup.catalog.on_event(XID_79), WriteReason.HEALTH),
         (report_xid_without_taints, WriteReason.HEALTH),
         (
-            lambda setup: setup.catalog.set_node(replace(NODE, oversubscription=OVERSUBSCRIBED)),
+            lambda setup: setup.catalog.set_node(
+                replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=150))
+            ),
             WriteReason.VALUES,
         ),
         (lambda setup: setup.slices.items.clear(), WriteReason.REPAIR),
     ],
+    ids=["card", "health", "health without taints", "pool", "slices"],
 )
 def test_write_is_counted_by_its_reason(
     change: Callable[[Setup], object], reason: WriteReason
@@ -425,7 +394,7 @@ def test_failed_write_is_counted_as_a_retry_once_it_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup = published()
-    report_xid(setup)
+    setup.catalog.on_event(XID_79)
     with monkeypatch.context() as patched:
         patched.setattr(setup.slices, "replace", setup.slices.create)  # which answers 409
         with pytest.raises(RetryableError):
@@ -437,3 +406,224 @@ def test_failed_write_is_counted_as_a_retry_once_it_succeeds(
     setup.publish()
 
     assert counted(setup) == {WriteReason.RETRY: 1, WriteReason.DEVICES: 1}
+
+
+# The GPUPool that the node follows: an unusable one changes nothing
+
+Found = Sequence[Mapping[str, Any]] | InputError | RetryableError
+NODE_01 = {"metadata": {"name": "node-01"}}
+
+
+class Objects:
+    """Objects in memory, or the error of reading them."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        if isinstance(self.found, Sequence):
+            return self.found
+        raise self.found
+
+
+class Following:
+    """A follower of the pool `prod`, or of the pool that selects the node.
+
+    Attributes:
+        pools, nodes: Objects, or the error of reading them.
+    """
+
+    def __init__(
+        self, *pools: Mapping[str, Any], by_name: bool = True, expands_memory: bool = True
+    ) -> None:
+        self.pools: Found = pools
+        self.nodes: Found = [NODE_01]
+        self.events = EventsInMemory()
+        self.served = 0
+        discovery = FixedDiscovery(Inventory(gpus=(gpu(),)))
+        self.catalog = DeviceCatalog(discovery, None, on_change=self._count_served)
+        self.catalog.refresh()
+        self.wakeup = Wakeup()
+        pool_name = "prod" if by_name else ""
+        self.follower = PoolFollower(
+            lambda: member(
+                Objects(self.pools), Objects(self.nodes), pool_name=pool_name, node_name="node-01"
+            ),
+            self.catalog,
+            self.events,
+            expands_memory=expands_memory,
+            wakeup=self.wakeup,
+        )
+
+    def _count_served(self) -> None:
+        self.served += 1
+
+    def follow(self, pools: Found | None = None) -> list[Any]:
+        """Follow these pools, or the ones of before; return the lines that were logged."""
+        if pools is not None:
+            self.pools = pools
+        with capture_logs() as logs:
+            self.follower.follow()
+        return list(logs)
+
+    def qos(self) -> str | None:
+        current = self.catalog.current()
+        return str(current.devices[0].attributes["qos"]) if current else None
+
+    def isolation(self) -> str | None:
+        current = self.catalog.current()
+        return current.node.isolation if current else None
+
+
+def pool_with_qos(qos: str = "high", name: str = "prod", **spec: Any) -> dict[str, Any]:
+    return gpupool_document(name, qosConfig={"defaultQoS": qos}, **spec)
+
+
+def test_no_catalog_exists_before_the_pool_is_known() -> None:
+    setup = Following()
+
+    setup.follow(RetryableError("gpupools: not listed yet"))
+
+    assert setup.catalog.current() is None
+    assert setup.catalog.reason_missing() == (
+        "this node's GPUPool is not known yet: gpupools: not listed yet"
+    )
+    assert setup.events.written == []
+
+
+def test_unchanged_pool_has_no_effect() -> None:
+    setup = Following(pool_with_qos())
+    setup.follow()
+
+    setup.follow([{**pool_with_qos(), "status": {"phase": "Running"}}])
+
+    assert setup.served == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ((), "GPUPool prod: found none of this name"),
+        ((pool_with_qos("gold"),), "GPUPool prod: spec.qosConfig.defaultQoS: found 'gold'"),
+        (InputError("gpupools: no such resource"), "gpupools: no such resource"),
+    ],
+)
+def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
+    found: Found, problem: str
+) -> None:
+    setup = Following(pool_with_qos())
+    setup.follow()
+
+    logs = setup.follow(found) + setup.follow(found)
+
+    assert (setup.qos(), setup.served) == ("high", 1)
+    setup.follower.check()  # the instance stays ready
+    ((reason, message),) = setup.events.written
+    assert reason == "GPUPoolInvalid"
+    assert message.startswith(problem)
+    assert message.endswith("; the node's GPUs stay published as before")
+    (line,) = logs
+    assert line["event"] == "gpupool_unusable"
+    assert line["error"].startswith(problem)
+
+
+def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -> None:
+    setup = Following()
+
+    (line,) = setup.follow()
+
+    assert line["event"] == "gpupool_awaited"
+    ((_, message),) = setup.events.written
+    assert message.endswith("; no GPU of this node is published until this is corrected")
+    assert gpupool.REMEDY in message
+    assert gpupool.REMEDY in setup.catalog.reason_missing()
+
+
+def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
+    setup, seen = Following(), None
+    with running(setup.follower.run, stop=setup.follower.stop):
+        for qos in ("high", "low"):
+            setup.pools = [pool_with_qos(qos)]
+            setup.wakeup.wake()
+            seen = setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
+            assert setup.qos() == qos
+
+
+@pytest.mark.parametrize(
+    ("expansion", "is_refused"),
+    [
+        ({"vramExpandToHostMem": 50}, True),
+        ({"vramExpandToHostDisk": 50}, True),
+        ({}, False),  # oversubscribes only compute
+    ],
+)
+def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
+    expansion: dict[str, int], is_refused: bool
+) -> None:
+    none = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
+    ratios = none | expansion
+    setup = Following(
+        pool_with_qos(capacityConfig={"oversubscription": ratios}), expands_memory=False
+    )
+
+    setup.follow()
+
+    assert (setup.catalog.current() is None) is is_refused
+    texts = [message for _, message in setup.events.written]
+    found = f"found vramExpandToHostMem {ratios['vramExpandToHostMem']} and"
+    assert [found in text for text in texts] == [True] * is_refused
+    assert all("expected 0 for both: this node's enforcer" in text for text in texts)
+
+
+def test_pools_rules_use_the_current_labels_of_the_node() -> None:
+    rule = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
+    config = {"defaultIsolationMode": "soft", "isolationModeRules": [rule]}
+    setup = Following(pool_with_qos(nodeManagerConfig=config))
+    modes = []
+    for labels in ({}, {"workload": "batch"}):
+        setup.nodes = [{"metadata": {"name": "node-01", "labels": labels}}]
+        setup.follow()
+        modes.append(setup.isolation())
+
+    assert modes == ["soft", "hard"]
+
+
+SELECTS_OTHERS = {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "Exists"}]}]
+}
+
+
+MALFORMED = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "exists"}]}]}
+
+
+NO_CRDS = InputError("gpupools: no such resource")
+
+
+@pytest.mark.parametrize(
+    ("by_name", "found", "is_ready"),
+    [
+        (True, RetryableError("gpupools: not listed yet"), False),
+        (True, NO_CRDS, False),
+        (True, [], False),
+        (True, [pool_with_qos(name="other")], False),
+        (True, [pool_with_qos("gold")], False),
+        (True, [pool_with_qos()], True),
+        (False, NO_CRDS, False),
+        (False, [], False),
+        (False, [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
+        # Perhaps on purpose: other nodes of the DaemonSet are in the pool.
+        (False, [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
+    ],
+)
+def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
+    by_name: bool, found: Found, is_ready: bool
+) -> None:
+    setup = Following(by_name=by_name)
+    with pytest.raises(RetryableError, match="waits for a GPUPool: none was read yet"):
+        setup.follower.check()
+
+    setup.follow(found)
+
+    waiting = pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)")
+    with nullcontext() if is_ready else waiting:
+        setup.follower.check()

@@ -1,16 +1,16 @@
 """Statuses of claims: written by a thread of their own, at a pace, and retried after failures."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Thread
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -25,8 +25,6 @@ from tests.support.builders.reported_claims import (
 )
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
-
-Entries = list[dict[str, Any]]
 
 
 def missing_right(right: str = "patch on resourceclaims/status") -> MissingPermissionError:
@@ -56,8 +54,8 @@ class Node:
     """A reporter whose thread is the test's own, and the statuses as an API server stores them.
 
     Attributes:
-        writes: Claim name and virtual time of each write, failed ones too.
-        stored: Claim name and entries of each write that succeeded.
+        written, times: Claim name and virtual time of each write, failed ones too.
+        stored: Entries of each write that succeeded.
         error: Raised by each write until `outage_seconds`.
         faults: Errors of the next writes, one each.
         gone: Names of claims that do not exist.
@@ -77,8 +75,9 @@ class Node:
             now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
             clock=lambda: time.seconds,
         )
-        self.writes: list[tuple[str, float]] = []
-        self.stored: list[tuple[str, Entries]] = []
+        self.written: list[str] = []
+        self.times: list[float] = []
+        self.stored: list[list[dict[str, Any]]] = []
         self.error: Exception | None = None
         self.faults: list[Exception] = []
         self.gone: set[str] = set()
@@ -87,7 +86,8 @@ class Node:
         self.before_write: Callable[[], object] = lambda: None
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        self.writes.append((ref.name, self.time.seconds))
+        self.written.append(ref.name)
+        self.times.append(self.time.seconds)
         self.time.passed(self.write_seconds)
         self.before_write()
         if self.error is not None and self.times[-1] < self.outage_seconds:
@@ -96,7 +96,7 @@ class Node:
             raise self.faults.pop(0)
         if ref.name in self.gone:
             return False
-        self.stored.append((ref.name, [dict(device) for device in devices]))
+        self.stored.append([dict(device) for device in devices])
         return True
 
     def run(self, *steps: Callable[[], object]) -> None:
@@ -120,26 +120,15 @@ class Node:
         self.reporter.forget(reported_claim(name).ref.uid)
 
     @property
-    def written(self) -> list[str]:
-        return [name for name, _ in self.writes]
-
-    @property
-    def times(self) -> list[float]:
-        return [at for _, at in self.writes]
-
-    @property
     def conditions(self) -> list[dict[str, Any]]:
-        return [entries[0]["conditions"][0] for _, entries in self.stored]
+        return [entries[0]["conditions"][0] for entries in self.stored]
 
     @property
     def transitions(self) -> list[str]:
         return [each["lastTransitionTime"] for each in self.conditions]
 
     def vram_limits(self) -> list[int]:
-        return [entries[0]["data"]["limits"]["vramBytes"] // GIB for _, entries in self.stored]
-
-    def seconds_between_writes(self) -> Iterator[float]:
-        return (later - at for at, later in itertools.pairwise(self.times))
+        return [entries[0]["data"]["limits"]["vramBytes"] // GIB for entries in self.stored]
 
 
 @pytest.fixture
@@ -156,7 +145,7 @@ def names(number: int) -> list[str]:
 def test_each_claim_is_written_once_with_its_own_time_unless_it_has_no_device_of_ours(
     node: Node,
 ) -> None:
-    without_shares = PreparedClaim(ref=reported_claim("without-shares").ref, shares=())
+    without_shares = replace(reported_claim("without-shares"), shares=())
 
     node.run(
         lambda: node.report("a"),
@@ -196,8 +185,15 @@ def test_report_does_not_block_on_a_hanging_server_and_the_newest_record_is_writ
     assert node.vram_limits() == [24, 21]
 
 
-def test_write_to_a_deleted_claim_is_not_retried(node: Node) -> None:
-    node.gone = {"a"}
+@pytest.mark.parametrize("is_forgotten_meanwhile", [False, True])
+def test_write_to_a_deleted_or_forgotten_claim_is_not_retried(
+    node: Node, is_forgotten_meanwhile: bool
+) -> None:
+    if is_forgotten_meanwhile:
+        node.faults = [RetryableError("500")]
+        node.before_write = lambda: node.forget("a")
+    else:
+        node.gone = {"a"}
     node.report("a", "b")
 
     node.run()
@@ -216,18 +212,14 @@ def test_forgotten_claim_is_written_again_only_after_a_new_report(node: Node) ->
 
 
 def test_claim_is_not_ready_while_its_card_is_sick(node: Node) -> None:
-    since = datetime(2026, 3, 1, 12, tzinfo=UTC)
     lost = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
+    sick = {DEVICE: Unhealthy(worst=lost, since=datetime(2026, 3, 1, 12, tzinfo=UTC))}
 
     def report(unhealthy: dict[str, Unhealthy]) -> None:
         node.unhealthy = unhealthy
         node.reporter.report_changed(reported_claim("a"))
 
-    node.run(
-        lambda: report({}),
-        lambda: report({DEVICE: Unhealthy(worst=lost, since=since)}),
-        lambda: report({}),
-    )
+    node.run(lambda: report({}), lambda: report(sick), lambda: report({}))
 
     assert [(each["status"], each["reason"]) for each in node.conditions] == [
         ("True", "Prepared"),
@@ -241,11 +233,10 @@ def test_claim_is_not_ready_while_its_card_is_sick(node: Node) -> None:
 
 
 def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node: Node) -> None:
-    tries = 9
-    node.faults = [RetryableError("500")] * tries
+    node.faults = [RetryableError("500")] * 9
 
     def report_another() -> None:
-        if len(node.writes) == tries:
+        if len(node.written) == 9:
             node.report("b")
 
     node.before_write = report_another
@@ -253,7 +244,7 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node
 
     node.run()
 
-    assert node.written == ["a"] * tries + ["b", "a"]
+    assert node.written == ["a"] * 9 + ["b", "a"]
 
 
 def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome(node: Node) -> None:
@@ -285,9 +276,7 @@ def test_statuses_under_permanent_load_wait_two_seconds_and_then_go_at_20_per_se
     node.run()
 
     assert node.written == names(100)
-    assert node.times[0] == pytest.approx(2.0)
-    assert node.times[-1] == pytest.approx(2.0 + 99 / 20)
-    assert min(node.seconds_between_writes()) >= 1 / 20 - 1e-9
+    assert node.times == pytest.approx([2.0 + number / 20 for number in range(100)])
 
 
 def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
@@ -302,27 +291,26 @@ def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
     assert node.written[2:] == ["a", "b"]
 
 
-def test_statuses_that_wait_are_written_before_the_end(node: Node) -> None:
-    node.calls.times = [(0.0, 3600.0)]
-    node.report("a", "b", "c")
-    node.reporter.stop()
-
-    node.reporter.run()
-
-    assert node.written == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("error", [RetryableError("no answer"), missing_right()])
-def test_end_does_not_wait_for_an_api_server_that_is_unavailable(
-    node: Node, error: RetryableError
+@pytest.mark.parametrize(
+    ("error", "write_seconds", "written"),
+    [
+        (None, 0.0, 10),
+        (None, 0.5, 4),  # the end waits for two seconds at most
+        (RetryableError("no answer"), 0.0, 1),
+        (missing_right(), 0.0, 1),
+    ],
+)
+def test_statuses_that_wait_are_written_before_the_end_if_the_api_server_answers_soon(
+    node: Node, error: Exception | None, write_seconds: float, written: int
 ) -> None:
-    node.error = error
-    node.report("a", "b", "c")
+    node.calls.times = [(0.0, 3600.0)]
+    node.error, node.write_seconds = error, write_seconds
+    node.report(*names(10))
     node.reporter.stop()
 
     node.reporter.run()
 
-    assert node.written == ["a"]
+    assert node.written == names(10)[:written]
 
 
 def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(node: Node) -> None:
@@ -334,8 +322,7 @@ def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(
     with capture_logs() as logs:
         node.run()
 
-    assert node.times[:3] == pytest.approx([0, 600, 1200])
-    assert node.times[3] == pytest.approx(1800)
+    assert node.times[:4] == pytest.approx([0, 600, 1200, 1800])
     assert sorted(node.written[3:]) == ["a", "b", "c"]
     lines = [each for each in logs if each["log_level"] != "debug"]
     assert [(each["event"], each["log_level"]) for each in lines] == [
@@ -344,46 +331,23 @@ def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(
     assert "expected patch on resourceclaims/status" in lines[0]["error"]
 
 
-def test_claim_forgotten_during_its_write_is_not_retried(node: Node) -> None:
-    node.error = RetryableError("500")
-    node.before_write = lambda: node.forget("a")
-    node.report("a")
-
-    node.run()
-
-    assert node.written == ["a"]
-
-
-def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
-    node.write_seconds = 0.5
-    node.report(*names(10))
-    node.reporter.stop()
-
-    node.reporter.run()
-
-    assert len(node.written) == 4
-
-
-HOUR: Final = 3600.0
-
-
 @pytest.mark.parametrize("requested_seconds", [0, 100])
 def test_statuses_of_100_claims_survive_a_six_hour_outage_with_few_requests(
     monkeypatch: pytest.MonkeyPatch, requested_seconds: float
 ) -> None:
-    time = VirtualTime(hours=100)
+    time, outage_seconds = VirtualTime(hours=100), 6 * 3600.0
     monkeypatch.setattr(status, "Condition", time.condition)
     node = Node(time)
     node.error = RetryableError("no answer", after_seconds=requested_seconds)
-    node.outage_seconds = 6 * HOUR
+    node.outage_seconds = outage_seconds
     node.report(*names(100))
 
     with capture_logs() as logs:
         node.run()
 
-    during = [at for at in node.times if at < 6 * HOUR]
-    assert len(during) <= 6 * HOUR / 300 + 15
+    during = [at for at in node.times if at < outage_seconds]
+    assert len(during) <= outage_seconds / 300 + 15
     assert all(later - at >= requested_seconds for at, later in itertools.pairwise(during))
     assert {*node.written[len(during) :]} == {*names(100)}
-    assert node.times[-1] <= 6 * HOUR + 1200
+    assert node.times[-1] <= outage_seconds + 1200
     assert [line["event"] for line in logs].count("status_retried") <= 6 * 6 + 1

@@ -1,19 +1,25 @@
-"""The enforcer that a node takes for new claims, as enforcers come and go."""
+"""The enforcer of new claims on a node: chosen among those there, missing, dead or required."""
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
+from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
@@ -22,6 +28,7 @@ from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,
+    GPU_1,
     HAMI_CORE,
     MPS,
     TENSOR_FUSION,
@@ -31,7 +38,7 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
-from tests.support.signs import signing
+from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER, signing
 
 ABSENT: Final = {
     "nvidia": verdicts.not_enforced(
@@ -50,6 +57,12 @@ ABSENT: Final = {
         "no MPS daemon answers at /run/nvidia/mps/pipe/control: No such file or directory",
     ),
 }
+
+
+INSTALLED: Final = verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
+ANSWERS: Final = verdicts.enforced(
+    verdicts.ENFORCER_ALIVE, "the MPS daemon answers at /run/nvidia/mps/pipe/control"
+)
 KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
 ORDER: Final = NodeSettings(node_name="node-01").candidates
 EXPANDING: Final = replace(
@@ -62,90 +75,83 @@ BOTH: Final[dict[str, Any]] = {"compute": True, "memory": True}
 NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-class NodeWith:
-    """Signs of a node with these enforcers and no other."""
+class Chooser:
+    """A chooser with a clock that a test moves, on a node on which enforcers come and go.
 
-    def __init__(self) -> None:
+    Attributes:
+        present: Names of the enforcers that are there.
+        read: Names of the enforcers whose signs were read.
+    """
+
+    def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
+        self.seconds, self.time = 0.0, NOW
         self.present: set[str] = set()
+        self.absent = dict(ABSENT)
         self.read: list[str] = []
-
-    def has(self, enforcer: Enforcer) -> Enforcer:
-        """Return the enforcer, which is there if it is present on this node."""
-        return signing(enforcer, lambda: self._sign(enforcer))
+        self.events = EventsInMemory()
+        self.changes = 0
+        kinds = (KINDS[name] for name in candidates or ORDER)
+        self.chooser = NodeEnforcer(
+            {kind.name: signing(kind, partial(self._sign, kind)) for kind in kinds},
+            is_auto=is_auto,
+            on_change=self._changed,
+            now=lambda: self.time,
+            clock=lambda: self.seconds,
+            **{"is_required": False, **more},
+        )
 
     def _sign(self, enforcer: Enforcer) -> Sign:
         self.read.append(enforcer.name)
         if isinstance(enforcer, NoEnforcer):
             return enforcer.sign()
-        return Sign(verdict=self._verdict(enforcer.name))
-
-    def _verdict(self, name: str) -> Verdict:
-        if name not in self.present:
-            return ABSENT[name]
-        if name == "hami-core":
-            return verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
-        text = "the MPS daemon answers at /run/nvidia/mps/pipe/control"
-        return verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
-
-
-class Chooser:
-    """A chooser with a clock that a test moves."""
-
-    def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
-        self.seconds = 0.0
-        self.node = NodeWith()
-        self.events = EventsInMemory()
-        self.changes = 0
-        self.chooser = NodeEnforcer(
-            {name: self.node.has(KINDS[name]) for name in candidates or ORDER},
-            is_auto=is_auto,
-            on_change=self._changed,
-            now=lambda: NOW,
-            clock=lambda: self.seconds,
-            **{"is_required": False, **more},
-        )
+        if enforcer.name not in self.present:
+            return Sign(verdict=self.absent[enforcer.name])
+        return Sign(verdict=INSTALLED if enforcer.name == "hami-core" else ANSWERS)
 
     def _changed(self) -> None:
         self.changes += 1
 
     def chosen(self, *present: str) -> str:
-        self.node.present = {*present}
+        self.present = {*present}
         return self.chooser.of_new_claim().enforcer
 
+    def current(self) -> Verdict:
+        assert self.chooser.current is not None
+        return self.chooser.current.verdict
+
     def check(self, *present: str, after: float = CHECK_SECONDS) -> None:
-        self.node.present = {*present}
+        self.present = {*present}
         self.seconds += after
         self.chooser.check(self.events.warn)
 
 
 @pytest.mark.parametrize(
-    ("present", "chosen"),
+    ("candidates", "present", "chosen"),
     [
-        (("nvidia", "mps"), "nvidia"),
-        (("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
-        (("mps", "hami-core"), "hami-core"),
-        (("mps",), "mps"),
-        ((), "none"),
+        (ORDER, ("nvidia", "mps"), "nvidia"),
+        (ORDER, ("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
+        (ORDER, ("mps", "hami-core"), "hami-core"),
+        (ORDER, ("mps",), "mps"),
+        (ORDER, (), "none"),
+        (("mps", "hami-core"), ("hami-core", "mps"), "mps"),
     ],
 )
-def test_first_enforcer_that_is_there_is_chosen(present: tuple[str, ...], chosen: str) -> None:
-    assert Chooser().chosen(*present) == chosen
-
-
-def test_order_is_that_of_the_setting() -> None:
-    assert Chooser("mps", "hami-core").chosen("hami-core", "mps") == "mps"
+def test_first_enforcer_that_is_there_is_chosen(
+    candidates: tuple[str, ...], present: tuple[str, ...], chosen: str
+) -> None:
+    assert Chooser(*candidates).chosen(*present) == chosen
 
 
 def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepare() -> None:
     setup = Chooser("hami-core")
 
-    assert [setup.chosen() for _ in range(3)] == ["none"] * 3
-    assert len(setup.node.read) == 3
-    assert [setup.chosen("hami-core") for _ in range(3)] == ["hami-core"] * 3
-    assert len(setup.node.read) == 4
+    def chosen(*present: str) -> tuple[str, int]:
+        return setup.chosen(*present), len(setup.read)
+
+    assert [chosen() for _ in range(3)] == [("none", 1), ("none", 2), ("none", 3)]
+    assert [chosen("hami-core") for _ in range(3)] == [("hami-core", 4)] * 3
     setup.seconds += 5
-    assert setup.chosen() == "none"
-    assert len(setup.node.read) == 5
+    assert chosen() == ("none", 5)
 
 
 NONE_FOUND: Final = (
@@ -178,18 +184,19 @@ def test_text_of_a_bare_node_names_the_way_to_each_enforcer_and_the_page_has_an_
 
 def test_devices_are_published_again_if_the_choice_changes() -> None:
     setup = Chooser()
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
 
+    def shown() -> tuple[Enforcement, int]:
+        return setup.chooser.of_devices(NODE), setup.changes
+
+    assert shown() == (Enforcement(enforcer="none"), 0)
     setup.check()
     assert setup.changes == 0
     assert setup.chosen("hami-core") == "hami-core"
-    assert setup.changes == 1
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
+    assert shown() == (Enforcement(enforcer="hami-core", **BOTH), 1)
     setup.check("hami-core")
     assert setup.changes == 1
     setup.check("mps", "tensor-fusion")
-    assert setup.changes == 2
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
+    assert shown() == (Enforcement(enforcer="tensor-fusion", **BOTH), 2)
 
 
 def test_pool_that_expands_memory_takes_only_enforcers_that_can() -> None:
@@ -207,10 +214,9 @@ def test_named_enforcer_is_chosen_there_or_not_and_not_read_at_a_prepare() -> No
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core")
     setup.seconds += 10
 
-    choice = setup.chooser.of_new_claim()
+    found = setup.chooser.of_new_claim()
 
-    assert (choice.enforcer, choice.none_found) == ("hami-core", "")
-    assert len(setup.node.read) == 1
+    assert (found.enforcer, found.none_found, len(setup.read)) == ("hami-core", "", 1)
     setup.check("hami-core")
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
 
@@ -219,7 +225,7 @@ def test_simulated_gpus_show_their_enforcer_and_nothing_is_read() -> None:
     setup = Chooser("tensor-fusion", is_auto=False, is_real=False)
 
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
-    assert setup.node.read == []
+    assert setup.read == []
 
 
 def test_minutely_check_reports_the_choice() -> None:
@@ -227,18 +233,15 @@ def test_minutely_check_reports_the_choice() -> None:
 
     setup.check()
     setup.check()
-    missing = setup.chooser.current
+    missing = setup.current()
     setup.check("mps")
-    found = setup.chooser.current
 
-    assert missing is not None
-    assert found is not None
-    assert (missing.verdict.state, missing.verdict.reason) == (State.NOT_ENFORCED, "NoneFound")
     (event,) = setup.events.written
-    assert missing.verdict.text in str(event)
-    assert "every claim for a part of a GPU waits" in missing.verdict.text
-    assert (
-        found.verdict.text == "enforcer mps: the MPS daemon answers at /run/nvidia/mps/pipe/control"
+    assert (missing.state, missing.reason) == (State.NOT_ENFORCED, "NoneFound")
+    assert "every claim for a part of a GPU waits" in missing.text
+    assert missing.text in str(event)
+    assert setup.current().text == (
+        "enforcer mps: the MPS daemon answers at /run/nvidia/mps/pipe/control"
     )
 
 
@@ -247,12 +250,66 @@ def test_advisory_limits_are_said_without_an_event() -> None:
 
     setup.check()
 
-    current = setup.chooser.current
-    assert current is not None
-    assert (current.verdict.state, current.verdict.reason) == (State.NOT_ENFORCED, "NoEnforcer")
-    assert "claims are prepared, but nothing keeps them within their limits" in current.verdict.text
+    found = setup.current()
+    assert (found.state, found.reason) == (State.NOT_ENFORCED, "NoEnforcer")
+    assert "claims are prepared, but nothing keeps them within their limits" in found.text
     assert setup.events.written == []
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+
+@pytest.mark.parametrize(
+    ("sign", "is_required", "consequence"),
+    [
+        (NO_LIMITER, False, "every claim for a part of a GPU waits"),
+        (NO_HYPERVISOR, True, "every claim for a part of a GPU waits"),
+        (NO_HYPERVISOR, False, "claims are prepared, but nothing keeps them within their limits"),
+    ],
+)
+def test_missing_enforcer_has_one_event_with_consequence_and_remedy(
+    sign: Sign, is_required: bool, consequence: str
+) -> None:
+    setup = Chooser("tensor-fusion", is_auto=False, is_required=is_required)
+    setup.absent["tensor-fusion"] = sign.verdict
+
+    with capture_logs() as logs:
+        for minute in range(3):
+            setup.time = NOW + timedelta(minutes=minute)
+            setup.check()
+
+    ((reason, text),) = setup.events.written
+    assert reason == "EnforcerMissing"
+    assert text.startswith("enforcer tensor-fusion: ")
+    assert consequence in text
+    assert text.endswith(choice.remedy(TENSOR_FUSION))
+    assert len(text.encode()) < 1024  # of an Event's note
+    assert setup.events.pods == [None]
+    assert [line["event"] for line in logs] == ["enforcer_not_seen"]
+    assert setup.chooser.current is not None
+    assert (setup.current().state, setup.chooser.current.since) == (State.NOT_ENFORCED, NOW)
+
+
+def test_enforcer_that_came_and_went_again_has_another_event() -> None:
+    setup = Chooser("tensor-fusion", is_auto=False)
+    with capture_logs() as logs:
+        for present in ("tensor-fusion", "", "tensor-fusion", ""):
+            setup.check(present)
+
+    assert len(setup.events.written) == 2
+    assert [line["event"] for line in logs] == [
+        *("enforcer_not_seen", "enforcer_seen", "enforcer_not_seen")
+    ]
+
+
+def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_minute() -> None:
+    setup = Chooser("tensor-fusion", is_auto=False)
+    setup.events.away = True
+    setup.check()
+    setup.check(after=1)
+    setup.events.away = False
+
+    setup.check(after=1)
+
+    assert (len(setup.events.written), len(setup.read)) == (1, 1)
 
 
 def test_missing_enforcer_is_awaited_at_the_scheduler_and_then_given_up() -> None:
@@ -306,35 +363,30 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
     setup: Setup, bare: Callable[..., Chooser]
 ) -> None:
     node = bare()
-    ref = put_claim(setup, "a", share_result())
-    hard = put_claim(setup, "b", share_result(), uid="uid-b")
-    setup.annotate(hard, **{"tensor-fusion.ai/isolation": "hard"})
+    soft, hard = (put_claim(setup, name, share_result()) for name in ("soft", "hard"))
+    setup.annotate(hard, isolation="hard")
 
-    assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
-    assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().none_found}"
+    for ref in (soft, hard):
+        assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
     assert setup.store.claims() == []
-    whole = setup.prepared(put_claim(setup, "whole", WHOLE))
+    whole = setup.prepared(put_claim(setup, "whole", share_result(**WHOLE)))
     assert (whole.enforcer, whole.shares[0].limit) == ("none", None)
     setup.unprepare(whole.ref)
-    node.node.present = {"hami-core"}
-    assert setup.prepared(ref).enforcer == "hami-core"
+    node.present = {"hami-core"}
+    assert setup.prepared(soft).enforcer == "hami-core"
 
 
 def test_prepared_claim_keeps_its_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
     node = bare()
-    node.node.present = {"hami-core"}
-    first, second = (put_claim(setup, name, share_result(), uid=f"uid-{name}") for name in "ab")
-    setup.prepared(first)
-    spec = setup.spec_of(first)
+    node.present = {"hami-core"}
+    first, second = (put_claim(setup, name, share_result()) for name in "ab")
+    record, spec = setup.prepared(first), setup.spec_of(first)
     node.seconds += 60
-    node.node.present = set()
+    node.present = set()
 
-    assert setup.prepared(first).enforcer == "hami-core"
-    assert setup.spec_of(first) == spec
+    assert (setup.prepared(first), setup.spec_of(first)) == (record, spec)
+    assert record.enforcer == "hami-core"
     assert "found no enforcer" in setup.refused(second)
-
-
-WHOLE: Final = share_result(GPU_0, tflops="312", vram="80Gi")
 
 
 def test_advisory_limits_are_told_to_containers_without_a_limiter(
@@ -343,9 +395,8 @@ def test_advisory_limits_are_told_to_containers_without_a_limiter(
     bare("none", is_auto=False)
     ref = put_claim(setup, "a", share_result())
 
-    record = setup.prepared(ref)
+    record, spec = setup.prepared(ref), setup.spec_of(ref)
 
-    spec = setup.spec_of(ref)
     edits = [spec["containerEdits"], *(each["containerEdits"] for each in spec["devices"])]
     env = dict(each.split("=", 1) for every in edits for each in every.get("env", ()))
     assert (record.enforcer, record.shares[0].limit is None) == ("none", False)
@@ -354,3 +405,119 @@ def test_advisory_limits_are_told_to_containers_without_a_limiter(
     assert any(name.startswith("TENSOR_FUSION_SHARE_") for name in env)
     assert limits_document(setup, ref)
     assert "limiter" not in str(spec)
+
+
+MISSING: Final = {
+    "/run/tensor-fusion/libcuda_limiter.so",
+    "/libvgpu.so.1",
+    "/run/nvidia/mps/pipe/control",
+}
+
+
+WHOLE: Final = {"tflops": "312", "vram": "80Gi"}
+EACH: Final = pytest.mark.parametrize(
+    "enforcer", [TENSOR_FUSION, HAMI_CORE, MPS], ids=lambda each: each.name
+)
+
+
+@pytest.fixture
+def lacking(setup: Setup) -> Callable[[Enforcer], Setup]:
+    """Make a node with real cards on which the enforcer's files and sockets are missing."""
+
+    def made(enforcer: Enforcer) -> Setup:
+        use_real_cards(setup)
+        setup.host_files.absent = {*MISSING}
+        setup.use(enforcer=enforcer)
+        return setup
+
+    return made
+
+
+def exclusive(device: str) -> dict[str, Any]:
+    """Return an allocation of the device that nothing can share."""
+    result: dict[str, Any] = share_result(device)
+    del result["shareID"], result["consumedCapacity"]
+    return result
+
+
+@EACH
+def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
+    lacking: Callable[[Enforcer], Setup], enforcer: Enforcer
+) -> None:
+    node = lacking(enforcer)
+    ref = put_claim(node, "a", share_result())
+
+    text = node.refused(ref)
+
+    assert text.startswith("claim default/a: nothing on this node would enforce its limits: ")
+    assert f"enforcer {enforcer.name}: " in text
+    assert ": No such file or directory; " in text
+    assert text.endswith(choice.remedy(enforcer))
+    assert (node.store.claims(), node.spec_of(ref)) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("results", "is_prepared"),
+    [
+        ([share_result(GPU_0, **WHOLE)], True),
+        ([exclusive(GPU_0)], True),
+        ([share_result(GPU_0, **WHOLE), share_result(GPU_1, **WHOLE)], True),
+        ([share_result(GPU_0, **WHOLE), {**exclusive(GPU_1), "adminAccess": True}], True),
+        ([share_result(GPU_0, **WHOLE), share_result(GPU_1)], False),
+        ([share_result(GPU_0, tflops="156", vram="40Gi") for _ in range(2)], False),
+        ([share_result(GPU_0, tflops="311", vram="80Gi")], False),
+        ([share_result(GPU_0, tflops="312", vram="81919Mi")], False),
+    ],
+    ids=[
+        *("whole", "exclusive", "two whole", "whole and admin access", "whole and part of another"),
+        *("both halves", "all memory", "all compute"),
+    ],
+)
+def test_only_claims_for_nothing_but_whole_cards_are_prepared(
+    lacking: Callable[[Enforcer], Setup], results: list[Any], is_prepared: bool
+) -> None:
+    node = lacking(TENSOR_FUSION)
+    ref = put_claim(node, "a", *results)
+
+    assert isinstance(node.prepare(ref)[ref.uid], PreparedClaim) is is_prepared
+
+
+@EACH
+@pytest.mark.parametrize("mode", [{}, {"isolation": "soft"}, {"isolation": "hard"}], ids=str)
+def test_whole_card_is_prepared_in_isolation_shared_and_stays_without_limit(
+    lacking: Callable[[Enforcer], Setup], enforcer: Enforcer, mode: dict[str, str]
+) -> None:
+    if "hard" in mode.values() and not enforcer.facts.enforces_hard:
+        return  # refused to tenants, and for administrators the limiter is in the image
+    node = lacking(enforcer)
+    ref = put_claim(node, "a", share_result(**WHOLE))
+    node.annotate(ref, **mode)
+
+    record = node.prepared(ref)
+
+    (share,) = record.shares
+    assert (share.limit, share.isolation) == (None, Isolation.SHARED)
+    (found,) = enforcers.judged(record, enforcer, (), is_new=False)
+    assert (found.state, found.reason) == ("Enforced", "NoLimit")
+    assert node.store.claims() == [record]
+    assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
+    node.host_files.absent = set()  # its container may be running, once the enforcer is there
+    assert node.prepared(ref) == record
+
+
+def test_claim_waits_until_a_required_hypervisor_is_alive(setup: Setup) -> None:
+    signs = [NO_HYPERVISOR]
+    setup.use(required=lambda: signs[-1])
+    use_real_cards(setup)
+    ref = put_claim(setup, "a", share_result())
+
+    assert setup.refused(ref).startswith(
+        "claim default/a: nothing would enforce its limits (require-enforcement): no sign of a "
+        "hypervisor (device plugin: not found); run Tensor Fusion's hypervisor on this node"
+    )
+    signs.append(ALIVE)
+    setup.prepared(ref)
+
+    # Once prepared, its containers may run; the kubelet repeats the call when it restarts.
+    signs.append(NO_HYPERVISOR)
+    setup.prepared(ref)

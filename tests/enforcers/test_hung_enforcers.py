@@ -3,7 +3,7 @@
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,11 +16,16 @@ import pytest
 from tensorfusion_dra.app.memory_limits import LimitsServer
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcer import NodeAccess, Records, SilentEnforcerError
+from tensorfusion_dra.core.claims.enforcer import (
+    Enforcer,
+    Needs,
+    NodeAccess,
+    Records,
+    SilentEnforcerError,
+)
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.enforcers import patience
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
@@ -30,9 +35,9 @@ from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin,
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tests.enforcers.test_required_enforcement import HostFilesOnDisk
+from tensorfusion_dra.state.claim_files import HostFiles
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
-from tests.support.builders.stored_claims import stored_claim
+from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -79,6 +84,14 @@ class Limits:
         return dict.fromkeys(gpus, (1, 1))
 
 
+def node_with(folder: Path, enforcer: Enforcer, **more: Any) -> Setup:
+    """Return a node with real cards whose claims have this enforcer."""
+    setup = Setup(folder, enforcer=enforcer, **more)
+    setup.enforcers[enforcer.name] = enforcer
+    use_real_cards(setup)
+    return setup
+
+
 @pytest.fixture
 def memory_limits(short: Path) -> Iterator[Limits]:
     """Serve these limits in the folder."""
@@ -103,21 +116,7 @@ def hung_process(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> It
 
 
 def put(setup: Setup, name: str, device: str = GPU_0, **amounts: str) -> ClaimRef:
-    claim = stored_claim(
-        name, share_result(device, **{"tflops": "1", "vram": "1Gi", **amounts}), uid=f"uid-{name}"
-    )
-    claim["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}]
-    return setup.claims.put(claim)
-
-
-def of_another(setup: Setup) -> Preparer:
-    """Return the path of claims of HAMi-core on the same node."""
-    own = setup.enforcer
-    setup.enforcer = setup.enforcers["hami-core"]
-    try:
-        return setup.with_claims(setup.claims)
-    finally:
-        setup.enforcer = own
+    return put_claim(setup, name, share_result(device, **{"tflops": "1", "vram": "1Gi", **amounts}))
 
 
 def call(function: Callable[..., Any], ref: ClaimRef) -> Any:
@@ -131,43 +130,43 @@ def others_go_on(setup: Setup, held: ClaimRef) -> None:
         setup: The node.
         held: A claim that was prepared with the enforcer.
     """
-    whole = setup.prepared(put(setup, "whole", GPU_1, **WHOLE))
-    assert whole.shares[0].limit is None
-    again = setup.prepared(whole.ref)
-    assert again.shares[0].limit is None
-    other = of_another(setup)
-    ref = put(setup, "another")
+    whole = put(setup, "whole", GPU_1, **WHOLE)
+    assert [setup.prepared(whole).shares[0].limit for _ in range(2)] == [None] * 2
+    own, setup.enforcer = setup.enforcer, setup.enforcers["hami-core"]
+    other, ref = setup.with_claims(setup.claims), put(setup, "another")
+    setup.enforcer = own
     assert isinstance(call(other.prepare, ref), PreparedClaim)
-    for each in (ref, whole.ref, held):
-        assert call(other.unprepare, each) is None
-    assert {ref.uid, whole.ref.uid, held.uid}.isdisjoint(
-        claim.ref.uid for claim in setup.store.claims()
-    )
+    assert [call(other.unprepare, each) for each in (ref, whole, held)] == [None] * 3
+    assert not {ref, whole, held} & {claim.ref for claim in setup.store.claims()}
 
 
-def test_hung_memory_limits_cost_only_the_claims_that_need_it(
-    tmp_path: Path, short: Path, memory_limits: Limits
-) -> None:
-    setup = Setup(tmp_path, enforcer=Nvidia(root=str(short), wait_seconds=FOREVER))
-    setup.enforcers["nvidia"] = setup.enforcer
-    use_real_cards(setup)
-    held = setup.prepared(put(setup, "held")).ref
-    memory_limits.answers.clear()
-    refs = [put(setup, f"part-{number}") for number in range(MANY)]
-
+@contextmanager
+def held_up(setup: Setup, refs: Sequence[ClaimRef], held: ClaimRef) -> Iterator[list[Future[Any]]]:
+    """Prepare claims that wait for their enforcer, and others meanwhile; yield the calls."""
     with ThreadPoolExecutor(MANY) as pool:
         calls = [pool.submit(call, setup.preparer.prepare, ref) for ref in refs]
         assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
         others_go_on(setup, held)
         assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
+        yield calls
+
+
+def test_hung_memory_limits_cost_only_the_claims_that_need_it(
+    tmp_path: Path, short: Path, memory_limits: Limits
+) -> None:
+    setup = node_with(tmp_path, Nvidia(root=str(short), wait_seconds=FOREVER))
+    held = setup.prepared(put(setup, "held")).ref
+    memory_limits.answers.clear()
+    refs = [put(setup, f"part-{number}") for number in range(MANY)]
+
+    with held_up(setup, refs, held) as calls:
         memory_limits.answers.set()
         found = [each.result() for each in calls]
 
-    assert sum(isinstance(each, PreparedClaim) for each in found) == MAX_WAITING
-    refused = {each.text for each in found if not isinstance(each, PreparedClaim)}
-    assert refused == {
+    refused = [each.text for each in found if not isinstance(each, PreparedClaim)]
+    assert refused == [
         f"the container memory-limits: found {MAX_WAITING} calls that wait for it, expected answers"
-    }
+    ] * (MANY - MAX_WAITING)
     for ref in refs:
         setup.prepared(ref)
 
@@ -176,20 +175,16 @@ def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
     tmp_path: Path, short: Path, memory_limits: Limits
 ) -> None:
     nvidia = Nvidia(root=str(short), wait_seconds=0.2)
-    setup = Setup(tmp_path, enforcer=nvidia)
-    setup.enforcers["nvidia"] = nvidia
-    use_real_cards(setup)
+    setup = node_with(tmp_path, nvidia)
     prepared = setup.prepared(put(setup, "a"))
     memory_limits.answers.clear()
 
-    first = setup.refused(put(setup, "b"))
-    second = setup.refused(put(setup, "c"))
+    first, second = (setup.refused(put(setup, name)) for name in "bc")
     (judged,) = enforcers.judged(prepared, nvidia, [prepared], is_new=False)
 
     assert "found no answer within 0 s" in first
-    assert "found no answer a moment ago" in second
-    assert "found no answer a moment ago" in judged.text
-    assert "found no answer a moment ago" in nvidia.sign().verdict.text
+    for text in (second, judged.text, nvidia.sign().verdict.text):
+        assert "found no answer a moment ago" in text
     assert nvidia.used(prepared) == {}
 
 
@@ -205,17 +200,14 @@ def test_hung_hypervisor_costs_only_the_claims_that_need_it(tmp_path: Path, shor
     held = setup.prepared(put(setup, "held")).ref  # its pod is gone, so nothing is allocated
     refs = [put(setup, f"part-{number}") for number in range(MANY)]
     for name in (*(ref.name for ref in refs), "whole"):
-        pods.put(name, uid=f"pod-{name}")
+        pods.put(name)
 
-    with ThreadPoolExecutor(MANY) as pool, ExitStack() as hung:
+    with ExitStack() as hung:
         for number in range(16):
             hung.enter_context(hung_process(short / socket_name(number)))
-        calls = [pool.submit(call, setup.preparer.prepare, ref) for ref in refs]
-        assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
-        others_go_on(setup, held)
-        assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
-        hung.close()
-        assert not any(isinstance(each.result(), PreparedClaim) for each in calls)
+        with held_up(setup, refs, held) as calls:
+            hung.close()
+            assert not any(isinstance(each.result(), PreparedClaim) for each in calls)
 
 
 def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(short: Path) -> None:
@@ -233,45 +225,63 @@ def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(short: Path
         plugin.allocate(128, wait_seconds=0.1)
 
 
-def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(
-    tmp_path: Path, short: Path
-) -> None:
-    mps = Mps(pipes=str(short), shm=str(short))
-    setup = Setup(tmp_path, enforcer=mps, host_files=HostFilesOnDisk())
-    setup.enforcers[mps.name] = mps
+class HostFilesOnDisk(HostFilesInMemory):
+    """Checks files and sockets as on a node."""
+
+    def missing(self, needs: Needs) -> str:
+        return HostFiles.missing(self, needs)
+
+
+@pytest.fixture
+def mps(tmp_path: Path, short: Path) -> Setup:
+    """A node with MPS, whose daemon listens at `control` if a test runs it."""
     library = short / "libvgpu.so.1"
     library.touch()
+    setup = node_with(tmp_path, Mps(pipes=str(short), shm=str(short)), host_files=HostFilesOnDisk())
     setup.enforcers["hami-core"] = HamiCore(library=str(library))
-    use_real_cards(setup)
+    return setup
+
+
+def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(mps: Setup, short: Path) -> None:
     with hung_process(short / "control", socket.SOCK_SEQPACKET):
         # The kernel accepts a few connections in place of the process.
-        held = setup.prepared(put(setup, "held")).ref
+        held = mps.prepared(put(mps, "held")).ref
 
-        found = [call(setup.preparer.prepare, put(setup, f"part-{n}")) for n in range(MANY)]
+        found = [call(mps.preparer.prepare, put(mps, f"part-{n}")) for n in range(MANY)]
 
         assert "found a process that accepts no connections" in found[-1].text
-        others_go_on(setup, held)
+        others_go_on(mps, held)
+
+
+def test_claim_waits_for_the_mps_daemon_at_each_call_and_is_unprepared_without_it(
+    mps: Setup, short: Path
+) -> None:
+    claim, control = put(mps, "a"), short / "control"
+
+    assert f"{control}: No such file or directory" in mps.refused(claim)
+    with hung_process(control, socket.SOCK_SEQPACKET):
+        mps.prepared(claim)
+    assert mps.spec_of(claim) is not None
+
+    for _ in range(2):
+        assert f"{control}: found a socket of an ended process" in mps.refused(claim)
+        mps.unprepare(claim)
+        assert mps.spec_of(claim) is None
 
 
 class OutsideTheStore(HamiCore):
     """An enforcer that finds out whether its caller holds the store meanwhile."""
 
-    records: Records
-
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        self._check(records, claim)
+        self.release(claim, records)
 
     def release(self, claim: PreparedClaim, records: Records) -> None:
-        self._check(records, claim)
-
-    def _check(self, records: Records, claim: PreparedClaim) -> None:
         with ThreadPoolExecutor(1) as another:
             recorded = another.submit(records).result(PATIENCE_SECONDS)
-        assert claim.ref in [each.ref for each in recorded]
-        CALLS.append(claim.ref.name)
+        CALLS.append([each.ref.name for each in recorded])
 
 
-CALLS: list[str] = []
+CALLS: list[list[str]] = []
 
 
 def test_store_is_free_while_an_enforcer_applies_or_releases(setup: Setup) -> None:
@@ -285,7 +295,7 @@ def test_store_is_free_while_an_enforcer_applies_or_releases(setup: Setup) -> No
     setup.prepared(ref)
     setup.unprepare(ref)
 
-    assert CALLS == ["a"] * 3
+    assert CALLS == [["a"]] * 3
 
 
 def test_enforcer_is_asked_again_after_a_while() -> None:
@@ -301,12 +311,11 @@ def test_enforcer_is_asked_again_after_a_while() -> None:
         pass
 
 
-def test_silent_enforcer_that_is_required_refuses_a_part_and_no_whole_card(setup: Setup) -> None:
+def test_silent_enforcer_that_is_required_refuses_a_part_and_no_whole_card(tmp_path: Path) -> None:
     """Its sign is not read for a whole card, which would wait for it."""
     nvidia = Nvidia(root="/nowhere")
-    setup.enforcers["nvidia"] = nvidia
-    setup.use(enforcer=nvidia, required=nvidia.sign)
-    use_real_cards(setup)
+    setup = node_with(tmp_path, nvidia)
+    setup.use(required=nvidia.sign)
 
     assert "found No such file or directory" in setup.refused(put(setup, "a"))
     assert setup.prepared(put(setup, "whole", **WHOLE)).shares[0].limit is None

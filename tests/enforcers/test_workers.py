@@ -4,6 +4,8 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +13,6 @@ import pytest
 
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -20,6 +21,7 @@ from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
+from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.capabilities import give_to_a_container, without_capabilities
@@ -33,6 +35,15 @@ from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 def node(tmp_path: Path) -> Iterator[WorkerNode]:
     with worker_node(tmp_path) as found:
         yield found
+
+
+def put_worker(node: WorkerNode, *, annotations: Mapping[str, str] = {}, **fields: Any) -> None:
+    """Store a pod `other`, which Tensor Fusion's own scheduler or webhook made a worker."""
+    node.pods.put("other", **fields)
+    node.pods.stored["other"]["metadata"] |= {
+        "labels": {PREFIX + "component": "worker"},
+        "annotations": {PREFIX + key: text for key, text in annotations.items()},
+    }
 
 
 def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) -> None:
@@ -57,62 +68,48 @@ def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) ->
     }
 
 
-def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("claim-a", pod="train"))
-
-    node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
-    node.follow()
-    annotations = node.pods.annotations("train")
-    assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
-    assert annotations[PREFIX + "compute-percent-limit"] == "66"
-
-
 def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
+    def calls() -> tuple[int, ...]:
+        counts = (node.pods.reads, node.pods.lists)
+        return (*counts, len(node.pods.patches), len(node.hypervisor.calls))
+
     _, ref = node.run()
-    before = (node.pods.reads, node.pods.lists, len(node.pods.patches), list(node.hypervisor.calls))
+    before = calls()
 
     node.prepared(ref)
-
-    assert before == (
-        node.pods.reads,
-        node.pods.lists,
-        len(node.pods.patches),
-        node.hypervisor.calls,
-    )
+    assert calls() == before
+    node.restarted().prepared(ref)
+    assert calls()[2:] == before[2:]  # it finds the worker registered
 
 
-def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
-    node.run("one")
-    node.pods.set_phase("one", "Succeeded")
+def test_claims_of_a_pod_are_one_worker_with_the_sum_of_each_card(node: WorkerNode) -> None:
+    by_container = {"a": "claim-a", "b": "claim-b"}
+    spec = {
+        "containers": [
+            {"name": name, "resources": {"claims": [{"name": claim}]}}
+            for name, claim in by_container.items()
+        ],
+        "resourceClaims": [
+            {"name": claim, "resourceClaimName": claim} for claim in by_container.values()
+        ],
+    }
+    pod = node.pods.put("train", spec=spec)
+    results = [share_result(vram="8Gi"), share_result(GPU_1, tflops="250", vram="40Gi")]
+    for name, result in zip(
+        ("claim-a", "claim-b", "claim-c"), [*results, share_result()], strict=True
+    ):
+        node.prepared(node.put(name, result, pod="train"))
+        # Marks of the first claim do not limit the next one.
+        node.setup.pods.stored["default/train"] = node.pods.annotations("train")
+    node.follow()
 
-    node.run("two")
-
-    assert node.hypervisor.calls == [128, 128]
-
-
-def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
-    containers = [
-        {"name": "a", "resources": {"claims": [{"name": "first"}]}},
-        {"name": "b", "resources": {"claims": [{"name": "second"}]}},
-    ]
-    entries = [
-        {"name": "first", "resourceClaimName": "claim-a"},
-        {"name": "second", "resourceClaimName": "claim-b"},
-    ]
-    pod = node.pods.put("train", spec={"containers": containers, "resourceClaims": entries})
-
-    node.prepare(node.put("claim-a", share_result(vram="8Gi"), pod="train"))
-    # Marks of the first claim do not limit the second one.
-    node.setup.pods.stored["default/train"] = node.pods.annotations("train")
-    node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
-    annotations = node.pods.annotations("train")
-    assert annotations[PREFIX + "container-gpus"] == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
-    assert annotations[PREFIX + "vram-limit"] == str(8 * GIB)
+    assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB), GPU_1: (81, 40 * GIB)}
+    expected = {
+        "container-gpus": f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}',
+        "vram-limit": str(24 * GIB),
+        "compute-percent-limit": "66",
+    }
+    assert node.pods.annotations("train").items() >= prefixed(expected).items()
 
 
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(
@@ -161,18 +158,17 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
 ) -> None:
     statuses = Statuses()
     node.setup.use(status=StatusReporter(statuses))
-    lender, other = node.pods.put("lender"), node.pods.put("other")
-    results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
-    refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
-    node.hypervisor.before_answer = lambda: node.prepare(refs[1])
+    pods = [node.pods.put(name) for name in ("lender", "other")]
+    lender = node.put("lender", share_result(vram="20Gi"), vram_limit="60Gi")
+    other = node.put("other", share_result(vram="40Gi"))
+    node.hypervisor.before_answer = lambda: node.prepare(other)
 
-    record = node.prepared(refs[0])
+    record = node.prepared(lender)
     node.follow()
     node.setup.status.stop()
     node.setup.status.run()
 
-    assert node.hypervisor.limits(other) == {GPU_0: (33, 40 * GIB)}
-    assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
+    assert [node.hypervisor.limits(pod) for pod in pods] == [{GPU_0: (33, 40 * GIB)}] * 2
     assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
     assert record.shares[0].limit == limit(33, 40)
     assert statuses.vram_bytes == [40 * GIB] * 2
@@ -185,26 +181,11 @@ def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: Wo
     node.prepare(gone)
     node.hypervisor.before_answer = lambda: node.setup.unprepare(gone)
 
-    text = "found other claims than at the start of its registration"
-    assert text in node.refused(stays)
+    assert "found other claims than at the start of its registration" in node.refused(stays)
     assert node.pods.labels("train") == node.pods.annotations("train") == {}
 
     node.prepared(stays)
     assert node.hypervisor.limits(pod) == {GPU_1: (33, 16 * GIB)}
-
-
-def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    first = node.put("claim-a", pod="train")
-    second = node.put("claim-b", share_result(GPU_1), pod="train")
-    node.prepare(first)
-    node.prepare(second)
-
-    node.setup.unprepare(first)
-    assert node.hypervisor.file(pod).exists()
-
-    node.setup.unprepare(second)
-    assert not node.hypervisor.file(pod).parent.exists()
 
 
 SMALL: Final = {"tflops": "3", "vram": "1Gi"}
@@ -212,11 +193,11 @@ SMALL: Final = {"tflops": "3", "vram": "1Gi"}
 
 
 RULED: Final = {
-    PREFIX + "compute-percent-limit": "1",
-    PREFIX + "gpu-count": "1",
-    PREFIX + "gpu-ids": GPU_0,
-    PREFIX + "isolation": "soft",
-    PREFIX + "vram-limit": str(GIB),
+    "compute-percent-limit": "1",
+    "gpu-count": "1",
+    "gpu-ids": GPU_0,
+    "isolation": "soft",
+    "vram-limit": str(GIB),
 }
 
 
@@ -230,17 +211,20 @@ FOREIGN: Final = [
 ]
 
 
-def write(node: WorkerNode, values: dict[str, str]) -> None:
+def prefixed(values: Mapping[str, str]) -> dict[str, str]:
+    return {PREFIX + key: value for key, value in values.items()}
+
+
+def write(node: WorkerNode, values: Mapping[str, str]) -> None:
     """Write annotations of the pod `train`, as a tenant may."""
-    stored: dict[str, Any] = node.pods.stored["train"]["metadata"]["annotations"]
-    stored.update({PREFIX + key: value for key, value in values.items()})
+    node.pods.stored["train"]["metadata"]["annotations"].update(prefixed(values))
 
 
-def ruling(node: WorkerNode) -> dict[str, str]:
-    """Return the annotations of the pod that the hypervisor obeys."""
+def is_ruled(node: WorkerNode) -> bool:
+    """Return True if the annotations that the hypervisor obeys are those of the claim."""
+    keys = {PREFIX + key for key in (*RULED, "tflops-limit", "gpu-indices")}
     found = node.pods.annotations("train")
-    keys = {*RULED, PREFIX + "tflops-limit", PREFIX + "gpu-indices"}
-    return {key: value for key, value in found.items() if key in keys}
+    return {key: found[key] for key in keys & found.keys()} == prefixed(RULED)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +238,7 @@ def test_annotations_of_a_pod_give_it_no_more_than_its_claim(
 
     node.prepare(node.put("train", share_result(**SMALL)))
 
-    assert ruling(node) == RULED
+    assert is_ruled(node)
     assert node.hypervisor.rate("train") == 1
     assert node.hypervisor.limits(pod) == {GPU_0: (1, GIB)}
 
@@ -267,14 +251,14 @@ def test_replaced_annotations_are_kept_and_restored(
     write(node, foreign)
     before = node.pods.annotations("train")
     node.hypervisor.cards.remove(GPU_1)
+    refused = node.put("b", share_result(GPU_1), pod="train")
 
-    node.refused(node.put("b", share_result(GPU_1), pod="train"))
+    node.refused(refused)
     assert node.pods.annotations("train") == before
 
-    node.setup.unprepare(node.put("b", share_result(GPU_1), pod="train"))
+    node.setup.unprepare(refused)
     node.prepare(node.put("a", share_result(**SMALL), pod="train"))
-    found = share_policy.original_annotations(node.pods.stored["train"])
-    assert {key: value for key, value in found.items() if key in before} == before
+    assert share_policy.original_annotations(node.pods.stored["train"]).items() >= before.items()
 
 
 def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNode) -> None:
@@ -305,7 +289,7 @@ def test_annotations_of_a_running_pod_are_put_back(
         node.workers.on_event("MODIFIED", node.pods.stored["train"])
         node.follow()
 
-    assert ruling(node) == RULED
+    assert is_ruled(node)
     assert len(node.pods.patches) == 2
 
 
@@ -328,30 +312,22 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
     node.pods.refuses_marks = False
     node.follow()
     assert shared_memory.noted(note)[1] == ""
-    assert ruling(node) == RULED
+    assert is_ruled(node)
 
 
-def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -> None:
+def test_pods_without_the_label_are_left_alone(node: WorkerNode) -> None:
+    """One that lost it is registered again instead."""
     node.run("train", share_result(**SMALL))
-    metadata = node.pods.stored["train"]["metadata"]
-    metadata["labels"].clear()
-    metadata["annotations"].clear()
+    node.pods.stored["train"]["metadata"] |= {"labels": {}, "annotations": {}}
+    node.pods.put("other")
+    node.pods.stored["other"]["metadata"]["annotations"] = prefixed({"gpu-ids": GPU_0})
+    before = deepcopy(node.pods.stored)
 
     node.workers.on_pods(node.pods.stored.values())
+    node.workers.on_event("DELETED", node.pods.stored["other"])
     node.follow()
 
-    assert node.pods.annotations("train") == {}
-
-
-def test_pods_of_others_are_left_alone(node: WorkerNode) -> None:
-    node.pods.put("train")
-    write(node, {"tflops-limit": "312", "gpu-ids": GPU_0})
-
-    node.workers.on_pods(node.pods.stored.values())
-    node.workers.on_event("DELETED", node.pods.stored["train"])
-    node.follow()
-
-    assert node.pods.patches == []
+    assert node.pods.stored == before
 
 
 def test_claim_of_several_pods_is_refused(node: WorkerNode) -> None:
@@ -401,52 +377,74 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     node.prepared(ref)
 
 
-@pytest.mark.parametrize("index", ["9" * 5_000, "-1", "0x7f", "\u0661", "1.5", "", "²"])
-def test_index_of_any_form_in_another_pod_fails_no_claim(node: WorkerNode, index: str) -> None:
-    node.pods.put("other")
-    metadata = node.pods.stored["other"]["metadata"]
-    metadata["labels"][PREFIX + "component"] = "worker"
-    metadata["annotations"][PREFIX + "index"] = index
+def naming(*indexes: tuple[int, int]) -> dict[str, Any]:
+    """Return the fields of a pod with a container for each of these sockets and amounts."""
+    limits = ({f"tensor-fusion.ai/index_{socket:x}": str(amount)} for socket, amount in indexes)
+    return {"spec": {"containers": [{"resources": {"limits": each}} for each in limits]}}
+
+
+@pytest.mark.parametrize(
+    ("other", "index"),
+    [
+        ({"annotations": {"index": "128"}}, 127),
+        ({"annotations": {"index": "128"}, "phase": "Succeeded"}, 128),
+        # The webhook of Tensor Fusion names an index in the limits of a container.
+        (naming((15, 8), (0xE, 1)), 127),
+        # A pod takes no more than one, whatever it names.
+        (
+            naming(
+                *((socket, amount) for amount in range(8, 0, -1) for socket in range(15, -1, -1))
+            ),
+            127,
+        ),
+        *(
+            ({"annotations": {"index": text}}, 128)
+            for text in ("9" * 5_000, "-1", "0x7f", "\u0661", "1.5", "", "²")
+        ),
+    ],
+)
+def test_worker_gets_the_highest_index_that_no_other_pod_has(
+    node: WorkerNode, other: dict[str, Any], index: int
+) -> None:
+    put_worker(node, **other)
 
     node.run()
 
+    assert node.hypervisor.calls == [index]
 
-def test_without_a_hypervisor_marks_are_withdrawn_until_it_serves(
+
+def test_claim_waits_for_a_hypervisor_that_serves_and_for_the_right_to_mark_its_pod(
     node: WorkerNode,
 ) -> None:
-    pod = node.pods.put("train")
+    pod, ref = node.pods.put("train"), node.put("train")
     node.hypervisor.stop()
-    ref = node.put("train")
-
     assert "expected it to serve on this node" in node.refused(ref)
-    assert node.pods.patches == []
 
     node.hypervisor.start()
+    node.pods.refuses_marks = True
+    assert node.refused(ref) == "pod default/train: 403 Forbidden"
+    assert (node.pods.patches, node.hypervisor.calls) == ([], [])
+
+    node.pods.refuses_marks = False
     node.prepared(ref)
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
 
 
-def test_pod_that_the_hypervisor_does_not_see_fails_the_claim_soon(
-    node: WorkerNode,
-) -> None:
+def test_pod_that_the_hypervisor_does_not_see_fails_the_claim_soon(node: WorkerNode) -> None:
     node.pods.put("train", phase="Unknown")
 
-    outcome = node.prepare(node.put("train"), seconds=2)
+    error = error_of(node.prepare(node.put("train"), seconds=2))
 
-    assert "expected the hypervisor to see the pod with this index" in error_of(outcome)
+    assert "expected the hypervisor to see the pod with this index" in error
     assert node.pods.labels("train") == {}
 
 
-@pytest.mark.parametrize("forged", [{}, {PREFIX + "dra-marks": "gpu-ids,index"}], ids=str)
+@pytest.mark.parametrize("forged", [{}, {"dra-marks": "gpu-ids,index"}], ids=str)
 def test_card_of_a_pod_of_tensor_fusions_scheduler_is_refused(
     node: WorkerNode, forged: dict[str, str]
 ) -> None:
     node.pods.put("train")
-    node.pods.put("other")
-    node.pods.stored["other"]["metadata"] |= {
-        "labels": {PREFIX + "component": "worker"},
-        "annotations": {PREFIX + "gpu-ids": f"gpu-x, {GPU_0}", **forged},
-    }
+    put_worker(node, annotations={"gpu-ids": f"gpu-x, {GPU_0}", **forged})
     ref = node.put("train")
 
     assert node.refused(ref) == (
@@ -464,11 +462,7 @@ def test_whole_card_needs_no_hypervisor_unless_another_scheduler_has_the_card(
 ) -> None:
     node.hypervisor.stop()
     node.pods.put("train")
-    node.pods.put("other")
-    node.pods.stored["other"]["metadata"] |= {
-        "labels": {PREFIX + "component": "worker"},
-        "annotations": {PREFIX + "gpu-ids": GPU_0},
-    }
+    put_worker(node, annotations={"gpu-ids": GPU_0})
     ref = node.put("train", share_result(tflops="312", vram="80Gi"))
 
     assert "found in use by pod default/other" in node.refused(ref)
@@ -479,63 +473,26 @@ def test_whole_card_needs_no_hypervisor_unless_another_scheduler_has_the_card(
 
 def test_pod_that_got_cards_from_tensor_fusions_scheduler_is_refused(node: WorkerNode) -> None:
     node.pods.put("train")
-    node.pods.stored["train"]["metadata"]["annotations"] = {PREFIX + "gpu-ids": GPU_1}
+    write(node, {"gpu-ids": GPU_1})
 
     assert "expected none in a pod with a claim" in node.refused(node.put("train"))
     assert node.pods.patches == []
 
 
-def test_index_of_a_pod_of_tensor_fusions_webhook_is_left_to_it(node: WorkerNode) -> None:
-    limits = {"tensor-fusion.ai/index_f": "8", "tensor-fusion.ai/index_other": "1"}
-    node.pods.put("other", spec={"containers": [{"resources": {"limits": limits}}]})
-    node.pods.stored["other"]["metadata"]["labels"] = {PREFIX + "component": "worker"}
-
-    node.run()
-
-    assert node.hypervisor.calls == [127]
-
-
-def test_pod_that_names_every_index_takes_no_more_than_one(node: WorkerNode) -> None:
-    containers = [
-        {"resources": {"limits": {f"tensor-fusion.ai/index_{socket:x}": str(amount)}}}
-        for amount in range(8, 0, -1)
-        for socket in range(15, -1, -1)
-    ]
-    node.pods.put("other", spec={"containers": containers})
-    node.pods.stored["other"]["metadata"]["labels"] = {PREFIX + "component": "worker"}
-
-    node.run()
-
-    assert node.hypervisor.calls == [127]
-
-
-def test_missing_right_to_mark_pods_fails_the_claim(node: WorkerNode) -> None:
-    node.pods.put("train")
-    node.pods.refuses_marks = True
-
-    assert node.refused(node.put("train")) == "pod default/train: 403 Forbidden"
-    assert node.hypervisor.calls == []
-
-
-def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
-    _, ref = node.run()
-    again = node.restarted()
-
-    again.prepared(ref)
-
-    assert node.hypervisor.calls == [128]
-    assert len(node.pods.patches) == 1
-
-
-def test_running_pod_is_recovered_by_a_restarted_hypervisor_itself(node: WorkerNode) -> None:
+@pytest.mark.parametrize(("phase", "cards"), [("Running", (GPU_0,)), ("Succeeded", None)])
+def test_pod_that_a_restarted_hypervisor_need_not_learn_of_is_not_registered_again(
+    node: WorkerNode, phase: str, cards: tuple[str, ...] | None
+) -> None:
+    """It recovers a running pod itself."""
     pod, _ = node.run()
-    node.pods.set_phase("train", "Running")
+    node.pods.set_phase("train", phase)
     node.hypervisor.stop()
     node.hypervisor.start()
+    node.hypervisor.beat(pod, at=time.time() - (60 if cards is None else 0))
 
-    node.repair(2)
+    node.repair(4)
 
-    assert node.hypervisor.allocated == {pod.uid: (GPU_0,)}
+    assert node.hypervisor.allocated.get(pod.uid) == cards
     assert node.hypervisor.calls == [128]
 
 
@@ -553,28 +510,17 @@ def test_pending_pod_that_a_restarted_hypervisor_lost_is_registered_again(node: 
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
 
 
-def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
-    pod, _ = node.run()
-    node.pods.set_phase("train", "Succeeded")
-    node.hypervisor.beat(pod, at=time.time() - 60)
-
-    node.repair(4)
-
-    assert node.hypervisor.calls == [128]
-
-
 def test_memory_that_a_container_replaced_is_not_written(node: WorkerNode, tmp_path: Path) -> None:
     pod, _ = node.run()
-    secret = tmp_path / "secret"
-    secret.write_bytes(node.hypervisor.file(pod).read_bytes())
-    before = secret.read_bytes()
-    node.hypervisor.file(pod).unlink()
-    node.hypervisor.file(pod).symlink_to(secret)
+    file, secret = node.hypervisor.file(pod), tmp_path / "secret"
+    before = file.read_bytes()
+    file.rename(secret)
+    file.symlink_to(secret)
     memory = WorkerMemory(node.hypervisor.shm)
 
     assert not memory.is_kept(pod, (GPU_0,))
     with pytest.raises(RetryableError, match="Too many levels of symbolic links"):
-        memory.set_limits(pod, {GPU_0: Limit(sm_percent=1, vram_bytes=1)})
+        memory.set_limits(pod, {GPU_0: limit(1, 1)})
     assert secret.read_bytes() == before
 
 
@@ -590,8 +536,7 @@ def test_memory_of_another_layout_is_not_written(
     tmp_path: Path, content: bytes, found: str
 ) -> None:
     pod = PodRef(namespace="ns", name="pod", uid="u")
-    (tmp_path / "ns" / "pod").mkdir(parents=True)
-    (tmp_path / "ns" / "pod" / "shm").write_bytes(content)
+    enforcer_files.write_shared_memory(tmp_path / "ns" / "pod" / "shm", content)
 
     with pytest.raises(RetryableError, match=found):
         WorkerMemory(tmp_path).set_limits(pod, {})
@@ -599,8 +544,7 @@ def test_memory_of_another_layout_is_not_written(
 
 def replaced_by_a_folder(file: Path) -> None:
     file.unlink()
-    file.mkdir()
-    (file / "inner").write_text("")
+    (file / "inner").mkdir(parents=True)
 
 
 def replaced_by_a_locked_folder(file: Path) -> None:
@@ -608,39 +552,29 @@ def replaced_by_a_locked_folder(file: Path) -> None:
     give_to_a_container(file, 0)
 
 
-def taken_with_its_folder(file: Path) -> None:
-    give_to_a_container(file.parent, 0o500)
-
-
-def locked_with_its_folder(file: Path) -> None:
-    give_to_a_container(file.parent, 0)
-
-
 @pytest.mark.parametrize(
     ("spoil", "is_left"),
     [
         (replaced_by_a_folder, False),
         (replaced_by_a_locked_folder, True),
-        (taken_with_its_folder, True),
-        (locked_with_its_folder, True),
+        (lambda file: give_to_a_container(file.parent, 0o500), True),
+        (lambda file: give_to_a_container(file.parent, 0), True),
     ],
+    ids=["folder", "locked folder", "read-only parent", "locked parent"],
 )
 def test_no_file_of_a_container_keeps_its_share_or_its_name(
     node: WorkerNode, spoil: Callable[[Path], None], is_left: bool
 ) -> None:
-    pod = node.pods.put("train")
+    file = node.hypervisor.file(node.pods.put("train"))
     ref = node.put("train", share_result(vram="60Gi"))
     node.prepare(ref)
-    namespace = node.hypervisor.file(pod).parents[1]
-    spoil(node.hypervisor.file(pod))
+    spoil(file)
 
     with without_capabilities():
         assert node.setup.unprepare(ref) == {ref.uid: None}
         assert not node.setup.store.claims()
-        left = list(namespace.iterdir())
-
-        again = node.put("train", share_result(vram="60Gi"), uid="uid-of-the-second-claim")
-        node.prepared(again)
+        left = list(file.parents[1].iterdir())
+        node.prepared(node.put("train", share_result(vram="60Gi"), uid="uid-of-the-second-claim"))
 
     assert bool(left) is is_left
     for folder in left:
@@ -652,12 +586,9 @@ def test_no_file_of_a_container_keeps_its_share_or_its_name(
 def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     node: WorkerNode, card: str, restarts: bool
 ) -> None:
-    pod = node.pods.put("train")
-    first = node.put("first", share_result(vram="8Gi"), pod="train")
-    node.prepare(first)
+    pod, first = node.run("train", share_result(vram="8Gi"))
     node.pods.set_phase("train", "Running")
-    node.pods.put("train", uid="uid-of-the-next")
-    second = node.put("second", share_result(card), pod="train", pod_uid="uid-of-the-next")
+    second = put_for_the_next_pod(node, share_result(card))
 
     error = node.refused(second)
     if restarts:
@@ -665,7 +596,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     node.repair(3)
 
     assert error == (
-        "pod default/train: UID uid-of-the-next: found claim default/first of an earlier pod of "
+        "pod default/train: UID uid-of-the-next: found claim default/train of an earlier pod of "
         "this name still prepared, UID uid-of-train, expected the kubelet to unprepare it"
     )
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB)}
@@ -682,20 +613,22 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     assert node.hypervisor.file(pod).parent.stat().st_ino == before
 
 
+def put_for_the_next_pod(node: WorkerNode, *results: Any, name: str = "second") -> ClaimRef:
+    """Store a claim of the next pod `train`, whose predecessor is deleted by force."""
+    node.pods.put("train", uid="uid-of-the-next")
+    return node.put(name, *results, pod="train", pod_uid="uid-of-the-next")
+
+
 def test_memory_that_nobody_registered_is_not_taken_for_the_pods_own(node: WorkerNode) -> None:
     """As it is left by a pod whose claims were unprepared without a bridge."""
-    pod = node.pods.put("train")
-    first = node.put("first", pod="train")
-    node.prepare(first)
-    left = node.hypervisor.file(pod).read_bytes()
-    inner = node.hypervisor.file(pod).with_name("of-the-first")
+    pod, first = node.run()
+    file = node.hypervisor.file(pod)
+    left, inner = file.read_bytes(), file.with_name("of-the-first")
     node.setup.unprepare(first)
-    node.hypervisor.file(pod).parent.mkdir()
-    node.hypervisor.file(pod).write_bytes(left)
-    inner.write_text("")
-    node.pods.put("train", uid="uid-of-the-next")
+    enforcer_files.write_shared_memory(file, left)
+    inner.touch()
 
-    node.prepare(node.put("second", pod="train", pod_uid="uid-of-the-next"))
+    node.prepare(put_for_the_next_pod(node))
 
     assert len(node.hypervisor.calls) == 2
     assert not inner.exists()
@@ -703,12 +636,8 @@ def test_memory_that_nobody_registered_is_not_taken_for_the_pods_own(node: Worke
 
 def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     """A claim by name outlives its pods, and is prepared for the next one."""
-    node.pods.put("train")
-    node.prepare(node.put("claim", pod="train"))
-    node.pods.put("train", uid="uid-of-the-next")
-    again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
-
-    node.prepared(again)
+    node.run()
+    node.prepared(put_for_the_next_pod(node, name="train"))
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     (notes / "uid-of-a-pod-of-an-earlier-release").touch()
@@ -722,12 +651,9 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
 
 def test_hypervisor_keeps_soft_limits_of_its_own_claims_only() -> None:
     soft = prepared_share(0, limit(50, 20))
-    hard = prepared_share(1, limit(50, 20), isolation=Isolation.HARD)
-    free = prepared_share(2, None)
+    shares = (soft, replace(soft, isolation=Isolation.HARD), prepared_share(2, None))
 
-    claims = [
-        prepared_claim(soft, hard, free, enforcer=enforcer) for enforcer in ("tensor-fusion", "mps")
-    ]
+    claims = [prepared_claim(*shares, enforcer=name) for name in ("tensor-fusion", "mps")]
 
     assert [list(marks.soft_shares(claim)) for claim in claims] == [[soft], []]
 
@@ -737,15 +663,13 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     pod, ref = node.run()
     node.pods.set_phase("train", "Running")
     folder = node.hypervisor.file(pod).parent
-    memory = node.hypervisor.file(pod).read_bytes()
+    shutil.copytree(folder, folder.with_name("copy"))
     folder.rename(folder.with_name("mounted"))
-    folder.mkdir()
-    node.hypervisor.file(pod).write_bytes(memory)
+    folder.with_name("copy").rename(folder)
 
     node.repair(3)
-    error = node.refused(ref)
 
-    assert error.endswith("expected the same; delete the pod")
+    assert node.refused(ref).endswith("expected the same; delete the pod")
     assert len(node.pods.patches) == 1
     assert node.setup.unprepare(ref) == {ref.uid: None}
     assert not folder.exists()

@@ -1,32 +1,14 @@
 """The newest live instance on a node holds the lease to publish."""
 
 import fcntl
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.publisher_lease import PublisherLease
+from tests.state.child import line, running_child
 from tests.support.waiting import PATIENCE_SECONDS
-
-
-@contextmanager
-def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run a process that has taken the lease; kill it at the end of the block."""
-    command = [sys.executable, "-m", "tests.state.publisher_child", str(folder)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "taken\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def taken(folder: Path) -> PublisherLease:
@@ -53,7 +35,8 @@ def test_newest_of_the_instances_that_took_the_lease_holds_it(tmp_path: Path) ->
 @pytest.mark.process
 def test_lease_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_path: Path) -> None:
     old = taken(tmp_path)
-    with another_process(tmp_path) as new:
+    with running_child("take_lease", tmp_path) as new:
+        assert line(new) == "taken"
         assert not old.held()
 
         new.kill()
@@ -65,12 +48,10 @@ def test_lease_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_pa
 @pytest.mark.process
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for _ in range(3):
-        with another_process(tmp_path):
-            pass
+        with running_child("take_lease", tmp_path) as process:
+            assert line(process) == "taken"
 
-    lease = taken(tmp_path)
-
-    assert lease.held()
+    assert taken(tmp_path).held()
     assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 

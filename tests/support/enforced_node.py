@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.claim_upkeep import NodeFiles
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.preload import PreloadMethod
@@ -42,8 +41,5 @@ class EnforcedNode(Setup):
         self.preparer = self.with_claims(self.claims)
 
     def prepare_for_pod(self, name: str, pod: str, device: str = GPU_0) -> ClaimRef:
-        ref = put_claim(self, name, share_result(device, tflops="1", vram="1Gi"))
-        reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
-        self.claims.stored[str(ref)]["status"]["reservedFor"] = reserved
-        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
-        return ref
+        result = share_result(device, tflops="1", vram="1Gi")
+        return self.prepared(put_claim(self, name, result, pods=[pod])).ref

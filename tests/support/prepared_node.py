@@ -3,7 +3,7 @@
 import json
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -22,7 +22,7 @@ from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
-from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
@@ -68,6 +68,21 @@ class NoStatus:
 
     def write(self, ref: ClaimRef, devices: object) -> bool:
         raise AssertionError(f"status of {ref}: {devices}")
+
+
+class RecordingReporter(StatusReporter):
+    """Reporter that only records the reasons of claims, and the names of changed ones."""
+
+    def __init__(self) -> None:
+        super().__init__(NoStatus())
+        self.reasons: list[tuple[str, str]] = []
+        self.changed: list[str] = []
+
+    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+        self.reasons.append((claim.ref.name, reason))
+
+    def report_changed(self, claim: PreparedClaim) -> None:
+        self.changed.append(claim.ref.name)
 
 
 class Setup:
@@ -179,6 +194,20 @@ class Setup:
     def unprepare(self, *refs: ClaimRef) -> dict[str, Failure | None]:
         return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
 
+    def refresh(self, ref: ClaimRef) -> None:
+        """Read again what a claim's record has of the node, as after a reboot."""
+        self.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
+
+    def recover(self) -> RecoveryReport:
+        """Run one round of recovery."""
+        return recover(self.store, self.node_files, boot_id=self.boot_id)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the content of all CDI specs, limits documents and device metadata by name."""
+        folders = (self.cdi_folder, self.limits_folder, self.metadata_folder)
+        paths = (path for folder in folders if folder.exists() for path in folder.iterdir())
+        return {path.name: path.read_bytes() for path in paths}
+
     def use_cards(self, *cards: Gpu) -> None:
         """Have the node find these cards from now on."""
         self.discovery.inventory = Inventory(gpus=cards)
@@ -204,8 +233,16 @@ class Setup:
         )
 
 
-def put_claim(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:
-    return setup.claims.put(stored_claim(name, *results, uid=uid))
+def put_claim(
+    setup: Setup, name: str, *results: dict[str, Any], uid: str = "", pods: Sequence[str] = ()
+) -> ClaimRef:
+    """Store a claim of the pod with its name, or of these pods."""
+    claim = stored_claim(name, *results, uid=uid)
+    if pods:
+        claim["status"]["reservedFor"] = [
+            {"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods
+        ]
+    return setup.claims.put(claim)
 
 
 def put_annotated_claim(
