@@ -13,11 +13,13 @@ import trustme
 from tensorfusion_dra.app.simulate.webhook import renew
 from tensorfusion_dra.runtime.http_server import Respond
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.server import USUAL, Bounds, ReviewServer
-from tests.support.waiting import PATIENCE_SECONDS
+from tensorfusion_dra.webhook.server import Bounds, ReviewServer
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 HOST: Final = "127.0.0.1"
 JSON: Final = {"Content-Type": "application/json"}
+PATIENT: Final = Bounds(handshake_seconds=FOREVER, request_seconds=FOREVER)
+"""The server's own bounds, except those by which a slow machine would lose connections."""
 
 
 class Files:
@@ -42,7 +44,7 @@ class Files:
 
 
 @contextmanager
-def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[ReviewServer]:
+def serving(respond: Respond, files: Files, bounds: Bounds = PATIENT) -> Iterator[ReviewServer]:
     """Run a server with this respond function during the block."""
     certificates = Certificates(files.certificate, files.key, files.client_ca)
     server = ReviewServer(respond, host=HOST, port=0, context=certificates.context, bounds=bounds)

@@ -10,6 +10,7 @@ from asyncio import sslproto
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -21,8 +22,8 @@ import trustme
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.server import USUAL, Bounds, ReviewServer
-from tests.support.https import HOST, Files, connection, posted, serving
+from tensorfusion_dra.webhook.server import USUAL, ReviewServer
+from tests.support.https import HOST, PATIENT, Files, connection, posted, serving
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -196,7 +197,7 @@ def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None
 
 def test_client_that_sends_nothing_is_cut(files: Files) -> None:
     with (
-        serving(echo, files, Bounds(handshake_seconds=0.1)) as server,
+        serving(echo, files, replace(PATIENT, handshake_seconds=0.1)) as server,
         socket.create_connection((HOST, server.port), 5) as silent,
     ):
         assert silent.recv(1) == b""
@@ -204,7 +205,7 @@ def test_client_that_sends_nothing_is_cut(files: Files) -> None:
 
 def test_client_that_drips_a_body_is_cut(files: Files) -> None:
     with (
-        serving(echo, files, Bounds(request_seconds=0.5)) as server,
+        serving(echo, files, replace(PATIENT, request_seconds=0.5)) as server,
         secured(server, files) as slow,
     ):
         slow.sendall(LARGE)
@@ -222,7 +223,7 @@ def test_client_that_drips_a_body_is_cut(files: Files) -> None:
 def test_client_that_does_not_read_its_answer_is_cut(files: Files) -> None:
     answer, read = Response(body=b"x" * 2**24), 0
     with (
-        serving(lambda _: answer, files, Bounds(request_seconds=0.5)) as server,
+        serving(lambda _: answer, files, replace(PATIENT, request_seconds=0.5)) as server,
         secured(server, files) as slow,
     ):
         slow.sendall(REVIEW)
@@ -235,14 +236,14 @@ def test_client_that_does_not_read_its_answer_is_cut(files: Files) -> None:
 
 
 def test_idle_client_is_cut(files: Files) -> None:
-    with serving(echo, files, Bounds(idle_seconds=0.2)) as server:
+    with serving(echo, files, replace(PATIENT, idle_seconds=0.2)) as server:
         answer = raw(server, files, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_longest_idle_connection_is_cut_if_there_are_too_many(files: Files) -> None:
-    with serving(echo, files, Bounds(connections=3)) as server, ExitStack() as opened:
+    with serving(echo, files, replace(PATIENT, connections=3)) as server, ExitStack() as opened:
         made = [connection(server.port, files.trusting()) for _ in range(4)]
         first, second, *_ = [opened.enter_context(closing(client)) for client in made]
         assert [posted(client, "/", b"")[0] for client in made] == [200] * 4
@@ -257,7 +258,7 @@ def test_connections_without_a_request_make_room_for_others(
     files: Files, sent: bytes | None
 ) -> None:
     with (
-        serving(echo, files, Bounds(connections=4)) as server,
+        serving(echo, files, replace(PATIENT, connections=4)) as server,
         closing(connection(server.port, files.trusting())) as kept,
         ExitStack() as opened,
     ):
@@ -362,7 +363,9 @@ def test_bodies_that_do_not_arrive_take_no_worker(files: Files, sent: bytes) -> 
 def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
     answer = Response(body=b"x" * 210_000)
     with (
-        serving(lambda _: answer, files, Bounds(large_workers=1, small_workers=1)) as server,
+        serving(
+            lambda _: answer, files, replace(PATIENT, large_workers=1, small_workers=1)
+        ) as server,
         ExitStack() as opened,
     ):
         for text in [REVIEW, LARGE_REVIEW] * 15:
@@ -375,7 +378,7 @@ def test_answers_that_are_not_read_take_no_worker(files: Files) -> None:
 
 def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: Files) -> None:
     with (
-        serving(echo, files, Bounds(held_bytes=2**20)) as server,
+        serving(echo, files, replace(PATIENT, held_bytes=2**20)) as server,
         ExitStack() as opened,
     ):
         slow = [opened.enter_context(secured(server, files)) for _ in range(6)]
@@ -391,7 +394,7 @@ def test_slow_bodies_that_hold_too_much_are_cut_and_not_one_that_arrives(files: 
 def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files) -> None:
     respond = HeldEcho()
     with (
-        serving(respond, files, Bounds(held_bytes=2**20)) as server,
+        serving(respond, files, replace(PATIENT, held_bytes=2**20)) as server,
         secured(server, files) as first,
     ):
         first.sendall(LARGE_REVIEW)
@@ -404,7 +407,7 @@ def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files
 def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
     respond = HeldEcho()
     with (
-        serving(respond, files, Bounds(held_bytes=2 * 2**20)) as server,
+        serving(respond, files, replace(PATIENT, held_bytes=2 * 2**20)) as server,
         secured(server, files) as first,
     ):
         first.sendall(LARGE_REVIEW)
@@ -416,6 +419,7 @@ def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files:
         assert eventually(lambda: len(server.connections) == 1)
         assert status_of(server, files, b"x" * 600_000) == 503
         respond.go_on.set()
+        first.close()  # it reads none of its answer
 
         assert eventually(lambda: not server.held)
         assert status_of(server, files, b"x" * 600_000) == 200
@@ -424,7 +428,7 @@ def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files:
 def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
     respond = HeldEcho()
     with (
-        serving(respond, files, Bounds(small_workers=1)) as server,
+        serving(respond, files, replace(PATIENT, small_workers=1)) as server,
         secured(server, files) as first,
     ):
         first.sendall(REVIEW)
@@ -450,7 +454,7 @@ def assert_answered(plain: socket.socket, files: Files) -> None:
 def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: Files) -> None:
     """The API server and a client that connects as often as it can, behind one address."""
     with (
-        serving(echo, files, Bounds(connections=16)) as server,
+        serving(echo, files, replace(PATIENT, connections=16)) as server,
         ExitStack() as opened,
         closing(connection(server.port, files.trusting())) as kept,
     ):
@@ -472,7 +476,7 @@ def test_client_in_its_handshake_is_not_cut_for_others_that_were_refused(files: 
 def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answered(
     files: Files,
 ) -> None:
-    with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
+    with serving(echo, files, replace(PATIENT, connections=16)) as server, ExitStack() as opened:
         for _ in range(16):
             client = opened.enter_context(secured(server, files))
             client.sendall(REVIEW)
@@ -487,7 +491,7 @@ def test_client_in_its_handshake_is_not_cut_for_others_whose_reviews_were_answer
 def test_connection_whose_review_is_worked_on_is_not_cut(files: Files) -> None:
     respond = HeldEcho()
     with (
-        serving(respond, files, Bounds(connections=1)) as server,
+        serving(respond, files, replace(PATIENT, connections=1)) as server,
         secured(server, files) as first,
     ):
         first.sendall(REVIEW)
@@ -502,7 +506,10 @@ def test_connections_that_have_ended_are_collected_before_there_are_many(files: 
     gc.collect()
     gc.disable()
     try:
-        with serving(echo, files, Bounds(connections=16)) as server, ExitStack() as opened:
+        with (
+            serving(echo, files, replace(PATIENT, connections=16)) as server,
+            ExitStack() as opened,
+        ):
             for _ in range(400):
                 opened.enter_context(socket.create_connection((HOST, server.port)))
             assert status_of(server, files) == 200

@@ -233,7 +233,7 @@ class Settings:
     )
     hypervisor_sockets: str = setting(
         "",
-        "Folder of the hypervisor's sockets; if empty, the usual one, unless one enforcer is named.",
+        "Folder of the hypervisor's sockets; the usual one if empty, unless one enforcer is named.",
         is_path=True,
     )
     hami_core_library: str = setting(
