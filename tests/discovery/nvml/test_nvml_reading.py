@@ -40,20 +40,30 @@ QUERIES = {
     "recovery_action": "recovery",
 }
 """Names of the stand-in's answers by field of a recording."""
+HOPPER = {
+    "milli_tflops": 989_000,
+    "tflops_source": "table",
+    "brand": "Nvidia",
+    "architecture": "Hopper",
+    "compute_capability": [9, 0],
+    "driver_version": "580.159.04",
+    "cuda_driver_version": [13, 0],
+    "pci_bus_id": "0000:00:06.0",
+}
 PUBLISHED = {
+    "nvidia-h100-80gb-hbm3-580.159.04": {
+        **HOPPER,
+        "product_name": "NVIDIA H100 80GB HBM3",
+        "model": "H100",
+        "vram_bytes": 81_559 * MIB,
+        "reserved_bytes": 480 * MIB,
+    },
     "nvidia-h200-580.159.04": {
+        **HOPPER,
         "product_name": "NVIDIA H200",
         "model": "H200",
-        "milli_tflops": 989_000,
-        "tflops_source": "table",
         "vram_bytes": 143_771 * MIB,
         "reserved_bytes": 615 * MIB + 65_536,
-        "brand": "Nvidia",
-        "architecture": "Hopper",
-        "compute_capability": [9, 0],
-        "driver_version": "580.159.04",
-        "cuda_driver_version": [13, 0],
-        "pci_bus_id": "0000:00:06.0",
     },
 }
 
