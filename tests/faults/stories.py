@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 _TRIES: Final = 5
 _MISSED_SECONDS: Final = 10.0
 """A process that has not passed a point so long after its operation never passes it."""
-_BY_THE_CLOCK: Final = ("/events", "limits.json", f"{names.DRIVER}/.temporary")
+BY_THE_CLOCK: Final = ("/events", "limits.json", f"{names.DRIVER}/.temporary")
 """What the watch on limits writes: when it looks, which may be during an operation or not.
 
 The last is the temporary file of limits.json, and of cards.json beside it.
@@ -53,6 +53,7 @@ class Story:
         disturb: Changes the disk afterwards, while no plugin runs.
         reset: Changes the API server before each run.
         act: The operation, given the story. None for a start of the plugin.
+        by_the_clock: Parts of the names of points that a run may pass or not.
         acknowledged: Answers to the kubelet for claims that it regards as prepared.
         gone: UIDs of claims whose unprepare call succeeded.
     """
@@ -64,6 +65,7 @@ class Story:
     disturb: Callable[[], None] = field(default=lambda: None)
     reset: Callable[[], None] = field(default=lambda: None)
     act: Callable[["Story"], None] | None = None
+    by_the_clock: Sequence[str] = BY_THE_CLOCK
     acknowledged: Answer = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
@@ -123,7 +125,7 @@ class Story:
     def _is_by_the_clock(self, point: Point) -> bool:
         # Each of these files is written after a mkdir of its folder, which a start makes itself.
         is_folder = self.act is not None and point.name.endswith(names.DRIVER)
-        return is_folder or any(part in point.name for part in _BY_THE_CLOCK)
+        return is_folder or any(part in point.name for part in self.by_the_clock)
 
     def killed_at(self, point: Point) -> Sequence[str]:
         """Kill the operation at this point and restart; return the violations, () if none."""

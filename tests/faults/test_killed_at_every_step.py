@@ -18,7 +18,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node
-from tests.faults.stories import Lane, Story, StoryOf, arranged, killed
+from tests.faults.stories import BY_THE_CLOCK, Lane, Story, StoryOf, arranged, killed
 from tests.support.forks import Commands
 from tests.support.tally import POINTS_KILLED, Tally
 
@@ -129,6 +129,8 @@ def stop(node: Node, points: FaultPoints) -> Story:
         refs=(a,),
         before=lambda story: story.prepare(a),
         act=lambda _: os.kill(node.pid, signal.SIGTERM),
+        # The claim's status is written in the first idle moment: before the signal or after it.
+        by_the_clock=(*BY_THE_CLOCK, "/status"),
     )
 
 
