@@ -41,7 +41,6 @@ JOBS = {
     for job, content in document["jobs"].items()
 }
 
-
 STEPS = [
     (f"{name}/{job}", step)
     for (name, job), content in JOBS.items()

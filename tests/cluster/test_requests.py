@@ -456,7 +456,6 @@ def test_malformed_events_end_the_watch_but_not_the_process(line: Any) -> None:
 NO_ANSWER = RetryableError("no answer within the time")
 NOT_FOUND = StatusError("404: page not found", 404)
 
-
 FORBIDDEN = StatusError("403: no right", 403)  # which is not tried again
 
 

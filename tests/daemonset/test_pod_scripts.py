@@ -24,7 +24,6 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.process
 
-
 DAEMON: Final = container("mps-daemon", "daemon")
 SHM: Final = container("mps-daemon", "shm")
 SIDECAR: Final = container("mps-exclusive-process", "compute-mode")

@@ -26,7 +26,6 @@ from tests.support.waiting import awaited
 
 _PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
 
-
 FAST = Timings(
     socket_poll_seconds=0.02,
     dial_seconds=0.3,

@@ -45,7 +45,6 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 
-
 XID_79 = CardEvent(gpu_uuid=simulated_inventory("1xT4").gpus[0].uuid, kind=EventKind.XID, code=79)
 GATES = frozenset({GATE_CONSUMABLE_CAPACITY})
 
@@ -592,9 +591,7 @@ SELECTS_OTHERS = {
     "nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "Exists"}]}]
 }
 
-
 MALFORMED = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "exists"}]}]}
-
 
 NO_CRDS = InputError("gpupools: no such resource")
 

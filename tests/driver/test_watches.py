@@ -45,9 +45,7 @@ from tests.support.ports import EventsInMemory
 
 CLAIM: Final = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="tensor-fusion")
 
-
 START: Final = datetime(2026, 3, 1, tzinfo=UTC)
-
 
 HEARTBEAT: Final = 1_700_000_000
 

@@ -58,7 +58,6 @@ ABSENT: Final = {
     ),
 }
 
-
 INSTALLED: Final = verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
 ANSWERS: Final = verdicts.enforced(
     verdicts.ENFORCER_ALIVE, "the MPS daemon answers at /run/nvidia/mps/pipe/control"
@@ -412,7 +411,6 @@ MISSING: Final = {
     "/libvgpu.so.1",
     "/run/nvidia/mps/pipe/control",
 }
-
 
 WHOLE: Final = {"tflops": "312", "vram": "80Gi"}
 EACH: Final = pytest.mark.parametrize(

@@ -200,7 +200,6 @@ RULED: Final = {
     "vram-limit": str(GIB),
 }
 
-
 FOREIGN: Final = [
     {"compute-percent-limit": "100"},
     {"tflops-limit": "312"},

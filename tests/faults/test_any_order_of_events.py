@@ -61,7 +61,6 @@ EVERY_CARD: Final = simulated_inventory().gpus
 DEVICES: Final = [f"gpu-{card.uuid.removeprefix('GPU-').lower()}" for card in EVERY_CARD]
 CARD_GIB: Final = 80
 
-
 pytestmark = pytest.mark.sweep
 NAMES: Final = "abcdefgh"
 devices = st.sampled_from(DEVICES)

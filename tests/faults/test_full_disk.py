@@ -19,11 +19,9 @@ from tests.faults.node import Node, running
 
 pytestmark = pytest.mark.sweep
 
-
 START_BYTES = 8 * 4096
 
 Break = Callable[[Path], AbstractContextManager[None]]
-
 
 FOLDERS: Final[dict[str, Callable[[Node], Path]]] = {
     "claim store": lambda node: node.data_folder,

@@ -25,7 +25,6 @@ EXAMPLES = ("nvlink-island", "rack-label")
 KINDS = ("attributes", "capacities", "health", "enforcer")
 PACKAGES = (*EXAMPLES, *(f"fan-{kind}" for kind in KINDS))
 
-
 new_provider: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "hack/new-provider"))["main"]
 
 

@@ -353,7 +353,6 @@ PROMETHEUS_3 = (
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 
-
 OPEN, TEXT = "application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"
 
 

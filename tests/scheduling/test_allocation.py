@@ -646,7 +646,6 @@ def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
 
 CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
 
-
 SOME_EQUAL = [resource_slice(*(shared(f"gpu-{n}", uuid=uuid) for n, uuid in enumerate("xyx")))]
 UNEQUAL = [resource_slice(shared("used"), shared("free"), shared("small", vram="10Gi"))]
 

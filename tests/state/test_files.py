@@ -93,12 +93,9 @@ def test_link_is_replaced_but_not_its_target(tmp_path: Path) -> None:
 
 NODE = node_facts(gpu())
 
-
 (DEVICE,) = NODE.devices
 
-
 UID = "uid-a"
-
 
 FILE = "tensor-fusion.ai-vgpu_uid-a.json"
 

@@ -10,7 +10,6 @@ from typing import Final
 _VERSION_3: Final = 0x20080522
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
-
 _EFFECTIVE: Final = (0, 3)
 """Places of the effective sets, which two structures of effective, permitted, inheritable have."""
 

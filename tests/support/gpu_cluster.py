@@ -31,7 +31,6 @@ ANNOTATED = pod_annotations(
     dra_enabled="true", tflops_request="100", vram_request="16Gi", gpu_model="A100"
 )
 
-
 UNHEALTHY = {names.ATTR_PHASE: {"string": names.PHASE_UNKNOWN}}
 
 

@@ -141,7 +141,6 @@ PARTS = [
     claim_for_a_part({"driver": DRIVER, "adminAccess": True}),
 ]
 
-
 SELECTS = f'device.driver == "{DRIVER}"'
 
 

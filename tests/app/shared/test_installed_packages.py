@@ -48,7 +48,6 @@ class Placeless(Another):
         raise LookupError("no place for " + claim.ref.name)
 """
 
-
 HANGING = """
 import threading
 

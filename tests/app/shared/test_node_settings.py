@@ -18,7 +18,6 @@ from tensorfusion_dra.core.errors import InputError
 NAMED = {"NODE_NAME": "node-01"}
 TAINTS = ("NoSchedule", "NoExecute", "none")
 
-
 DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 
 

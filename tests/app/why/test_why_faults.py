@@ -30,7 +30,6 @@ from tests.support.waiting import PATIENCE_SECONDS
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("cards")
 
-
 AGAIN = ", then delete the pod and create it again"
 ENABLE = f'set the annotation {names.ANNOTATION_DRA_ENABLED}: "true"{AGAIN}'
 

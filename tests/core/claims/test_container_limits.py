@@ -143,7 +143,6 @@ OF_HARD_CLASS: Final = {"isolation": "hard"}
 OF_SHARED_CLASS: Final = {"isolation": "shared"}
 WHOLE: Final = one_card("312", "80Gi")
 
-
 BYPASSES_EMPTIED: Final = {
     "DISABLE_GPU_LIMITER": "",
     "TF_ENABLE_DISPATCH_FORWARD": "",

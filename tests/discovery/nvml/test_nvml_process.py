@@ -35,7 +35,6 @@ XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
 GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))
 NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
 
-
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 DRIVER_NOT_LOADED = "!9"
 

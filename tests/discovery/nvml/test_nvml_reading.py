@@ -20,7 +20,6 @@ NOT_SUPPORTED = "!3"
 GPU_IS_LOST = "!15"
 NO_PERMISSION = "!4"
 
-
 DRIVER_NOT_LOADED = "!9"
 LIB_RM_VERSION_MISMATCH = "!18"
 RECORDINGS = Path(__file__).parents[2] / "recordings"

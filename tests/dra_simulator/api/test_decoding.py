@@ -77,7 +77,6 @@ def test_a_value_of_another_type_is_a_bad_request(api: Client, spec: Json, text:
 JSON: Final = "application/json"
 NODE: Final = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\n"
 
-
 TAINT: Final = {"key": "a", "effect": "NoSchedule"}
 
 

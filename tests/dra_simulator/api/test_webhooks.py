@@ -296,7 +296,6 @@ NOT_DEFAULT = {
     ]
 }
 
-
 NOWHERE = {"name": "a", "expression": "object.metadata.nowhere == 1"}
 
 
