@@ -89,8 +89,10 @@ def gate() -> Iterator[Gate]:
 
 def test_hanging_provider_costs_its_budget_once_and_its_last_answers_are_used(gate: Gate) -> None:
     asking = asked(registered(gate), budget_seconds=SHORT_SECONDS)
-    # On a busy machine the first answers may be late themselves.
-    assert eventually(lambda: racks(asking) == ["r1", "r1"])
+    # On a busy machine the first answers may be late themselves, which is logged until one is not.
+    assert eventually(
+        lambda: racks(asking) == ["r1", "r1"] and outcome(asking).state is ProviderState.OK
+    )
     gate.open.clear()
     before = gate.calls
 
