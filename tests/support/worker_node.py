@@ -79,15 +79,17 @@ class WorkerPodsInMemory:
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         assert wait_seconds > 0
-        self.reads += 1
-        stored = self.stored.get(pod.name)
-        return deepcopy(stored) if stored and stored["metadata"]["uid"] == pod.uid else None
+        with self.changed:
+            self.reads += 1
+            stored = self.stored.get(pod.name)
+            return deepcopy(stored) if stored and stored["metadata"]["uid"] == pod.uid else None
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         assert wait_seconds > 0
-        self.lists += 1
-        found = (projected(deepcopy(pod), keep) for pod in self.stored.values() if is_worker(pod))
-        return [pod for pod in found if pod]
+        with self.changed:
+            self.lists += 1
+            workers = deepcopy([pod for pod in self.stored.values() if is_worker(pod)])
+        return [pod for each in workers if (pod := projected(each, keep))]
 
     def mark(
         self,
