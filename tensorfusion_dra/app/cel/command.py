@@ -327,9 +327,10 @@ def _rows(
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
         found = []
-        for name, values in {} if term.parts else _values(term, devices).items():
-            counted = [f"{value} ({count})" for value, count in values.most_common()]
-            found.append(f"{name}: {printable.first(counted, _SHOWN_VALUES)}")
+        if not term.parts:
+            for name, values in _values(term, devices).items():
+                counted = [f"{value} ({count})" for value, count in values.most_common()]
+                found.append(f"{name}: {printable.first(counted, _SHOWN_VALUES)}")
         text = "any of" if term.operator == "||" else term.text
         yield _passing(term, devices), "; ".join(found), "  " * (depth - 1) + text
     for part in term.parts:

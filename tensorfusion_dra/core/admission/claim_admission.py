@@ -127,8 +127,9 @@ def filled_by_container(
             raise InputError(f"found another request {name!r}, expected the name to be unused")
         request = {**copy.deepcopy(template), "name": name}
         _fill(request, each, pool=pool, virtual=virtual)
-        for _, exactly in () if are_equal else resource_claims.alternatives(request):
-            exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
+        if not are_equal:
+            for _, exactly in resource_claims.alternatives(request):
+                exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
             limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
