@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor.objects import trial_pod
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -36,6 +37,8 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
 QUARTER = share_class("gpu-quarter", requests={"tflops": "78", "vram": "20Gi"})
 A100, T4 = ("A100", "312"), ("T4", "65")
+REQUESTS = [names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST]
+LIMITS = [names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT]
 
 
 class Cluster:
@@ -483,6 +486,73 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
     assert cluster.slices.reads == 0
 
 
+@pytest.mark.parametrize(
+    ("asks", "written"),
+    [
+        ({"tflops_request": "1.00055", "vram_request": "1.3333Gi"}, ["1001m", "1431619974"]),
+        # A limit alone is the request as well.
+        ({"tflops_limit": "1.00055", "vram_limit": "1.3333Gi"}, ["1001m", "1431619974"] * 2),
+        ({"compute_percent_request": "12.5", "vram_request": "1"}, ["10322m", "1"]),
+        (
+            {
+                "compute_percent_request": "12.5",
+                "compute_percent_limit": "12.5",
+                "vram_request": "1",
+            },
+            ["10322m", "1", "10323m", "0"],
+        ),
+        (
+            {"compute_percent_request": "memory", "vram_percent_request": "33.3333"},
+            ["28077m", "8191Mi"],
+        ),
+    ],
+)
+def test_pod_and_claim_have_whole_bytes_and_thousandths_of_a_tflops(
+    asks: dict[str, str], written: list[str]
+) -> None:
+    cluster = Cluster(slices=[slice_of_models(("RTX4090", "82.58", "24Gi"))])
+
+    admitted = cluster.pod(dra_enabled="true", **asks)
+    filled = cluster.claim_of(admitted)
+
+    of_pod, of_claim = (
+        {**dict.fromkeys(LIMITS, "0"), **changed(each)["metadata"]["annotations"]}
+        for each in (admitted, filled)
+    )
+    expected = [*written, "0", "0"][:4]
+    amounts = [requests(filled)[name] for name in ("tflops", "vram")]
+    assert [*amounts, *map(of_claim.get, LIMITS)] == expected
+    assert [of_pod[name] for name in (*REQUESTS, *LIMITS)] == expected
+
+
+@pytest.mark.parametrize(
+    ("asks", "error"),
+    [
+        (
+            {"vram_percent_request": "50", "vram_limit": "39Gi", "tflops_request": "1"},
+            "vram-percent-request]: vram limit: found 39Gi, expected at least its request 40Gi",
+        ),
+        (
+            {
+                "vram_request": "40Gi",
+                "compute_percent_request": "memory",
+                "compute_percent_limit": "49",
+            },
+            "compute-percent-request]: tflops limit: found 152880m, expected at least its request "
+            "156",
+        ),
+        ({"vram_percent_request": "50", "vram_limit": "40Gi", "tflops_request": "1"}, ""),
+        ({"vram_request": "1000000001", "vram_limit": "1G", "tflops_request": "1"}, ""),
+    ],
+)
+def test_limit_below_a_request_is_refused_at_the_pod(asks: dict[str, str], error: str) -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+
+    found = errors(cluster.pod(dra_enabled="true", **asks))
+
+    assert found == ([f"metadata.annotations[tensor-fusion.ai/{error}"] if error else [])
+
+
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
     cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
@@ -863,7 +933,7 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
         (
             {"app": {"vram-request": "2Gi", "vram-limit": "1Gi", "tflops-request": "1"}},
             {},
-            "found 1Gi, expected at least the request of 2Gi",
+            "found 1Gi, expected at least its request 2Gi",
         ),
     ],
 )
