@@ -333,9 +333,29 @@ class AdmissionRules:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
             if of_pod.errors:
                 return of_pod
-            return self._of_classes(asked, of_pod.changed or asked.document) or of_pod
+            found = self._of_classes(asked, of_pod.changed or asked.document) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
+        return self._checked_limits(asked, found)
+
+    def _checked_limits(self, asked: Review, verdict: Verdict) -> Verdict:
+        """Return the verdict on a new claim or template, or the refusal of its limits.
+
+        No node prepares a claim with a limit, of its own or of its classes, below the request.
+        """
+        if verdict.errors:
+            return verdict
+        claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+        if asked.kind != "ResourceClaim":
+            claim = as_map(claim.get("spec"))
+        try:
+            claim = class_admission.spelled_out(claim, _parsed(self.classes))
+            errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
+        except RetryableError:
+            return verdict  # the classes are not known yet; the node compares the limits again
+        except DriverError as error:
+            return _refused("", str(error))
+        return Verdict(errors=errors) if errors else verdict
 
     def _of_pod(self, asked: Review) -> Verdict:
         try:
@@ -384,13 +404,12 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
-        return Verdict(
-            errors=tuple(
-                claim_admission.errors(
-                    asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
-                )
-            )
+        errors = claim_admission.errors(
+            asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
         )
+        verdict = Verdict(errors=tuple(errors))
+        is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
+        return self._checked_limits(asked, verdict) if is_new_claim else verdict
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.

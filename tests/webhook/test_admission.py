@@ -810,6 +810,95 @@ def test_parameters_are_checked_on_create_and_on_change() -> None:
     assert check(review_of(document, old=document, **update)) == PASSED
 
 
+def by_hand(
+    kind: str, asked: Json, /, *, of_class: str = "tensor-fusion.ai", **limits: str
+) -> Json:
+    """Return a claim, or a template, with a request `gpu` and limits for it."""
+    share = share_class("", limits=limits)["spec"]["config"] if limits else []
+    exactly = {"deviceClassName": of_class, "capacity": {"requests": asked}}
+    content = {"requests": [{"name": "gpu", "exactly": exactly}], "config": share}
+    spec: Json = {"devices": content}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "a", "namespace": "team-a"},
+        "spec": {"spec": spec} if kind == "ResourceClaimTemplate" else spec,
+    }
+
+
+ADMIN = share_class("fixed", limits={"vram": "30Gi"}, overridable=False)
+ROOMY = share_class("roomy", limits={"vram": "30Gi"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_class", "limits", "error"),
+    [
+        ({"vram": "16Gi"}, "tensor-fusion.ai", {"vram": "8Gi"}, "vram limit: found 8Gi, expected "),
+        ({"tflops": "100"}, "tensor-fusion.ai", {"tflops": "99.9"}, "tflops limit: found 99900m, "),
+        ({"virtual_vram": "16Gi"}, "tensor-fusion.ai", {"vram": "8Gi"}, "vram limit: found 8Gi"),
+        ({"vram": "20Gi", "virtual_vram": "8Gi"}, "tensor-fusion.ai", {"vram": "9Gi"}, ""),
+        ({"vram": "16Gi"}, "tensor-fusion.ai", {"vram": "16Gi", "tflops": "1"}, ""),
+        ({"vram": "1G"}, "tensor-fusion.ai", {"vram": "1G"}, ""),
+        (
+            {"tensor-fusion.ai.dra-driver/vram": "16Gi"},
+            "tensor-fusion.ai",
+            {"vram": "8Gi"},
+            "vram l",
+        ),
+        ({"vram": "954Mi"}, "tensor-fusion.ai", {"vram": "1G"}, ""),
+        # The class's limits, which precede the claim's if they are not overridable.
+        ({"vram": "31Gi"}, "roomy", {"tflops": "1"}, "vram limit: found 30Gi, expected at least"),
+        ({"vram": "31Gi"}, "roomy", {"vram": "40Gi"}, ""),
+        ({"vram": "20Gi"}, "fixed", {"vram": "8Gi"}, ""),
+        ({"vram": "31Gi"}, "fixed", {"vram": "40Gi"}, "vram limit: found 30Gi, expected at least"),
+    ],
+)
+def test_limit_of_a_claim_below_its_request_is_refused_as_by_the_node(
+    asked: Json, of_class: str, limits: dict[str, str], error: str
+) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [ADMIN, ROOMY]
+    for kind, path in (("ResourceClaim", "spec"), ("ResourceClaimTemplate", "spec.spec")):
+        document = by_hand(kind, asked, of_class=of_class, **limits)
+        said = f"{path}.devices.requests: request gpu: {error}"
+
+        found = errors(cluster.admission.parameters(review_of(document)))
+
+        assert [text.startswith(said) for text in found] == ([True] if error else [])
+        update = review_of(document, operation="UPDATE", old=document)
+        assert cluster.admission.parameters(update) == PASSED, "what is stored can be changed"
+
+
+def test_admin_access_has_no_limit_to_compare() -> None:
+    document = by_hand("ResourceClaim", {"vram": "16Gi"}, vram="8Gi")
+    document["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+
+    assert Cluster().admission.parameters(review_of(document)) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("vram", "error"),
+    [
+        ("30Gi", ""),
+        (
+            "31Gi",
+            "spec.devices.requests: request gpu: vram limit: found 30Gi, expected at least its "
+            "request 31Gi",
+        ),
+        ("much", "found 'much', expected a quantity such as 100, 71200m or 16Gi"),
+    ],
+)
+def test_request_above_the_limit_of_its_class_is_refused(vram: str, error: str) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [ROOMY]
+
+    verdict = cluster.admission.claim(
+        review_of(by_hand("ResourceClaim", {"vram": vram}, of_class="roomy"))
+    )
+
+    assert errors(verdict) == ([error] if error else [])
+
+
 @pytest.mark.parametrize("enforces_hard", [False, True])
 def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     *, enforces_hard: bool
