@@ -184,7 +184,8 @@ class AdmissionRules:
             once. Its argument is the seconds to wait; it raises RetryableError.
         cards_lately: Returns the published cards without waiting; None if they are not known.
         templates_lately: The same for the namespaces that have the claim template.
-        on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
+        on_warnings: Called with the warnings of a pod whose claim is created, or of a controller
+            whose pod gets no claim, as an Event refers to it. It does not wait.
         default_enabled: True if a pod with amounts uses DRA where nothing decides it.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
@@ -203,7 +204,7 @@ class AdmissionRules:
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
     cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
-    on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
+    on_warnings: Callable[[Mapping[str, str], Sequence[str]], None] = lambda _about, _warnings: None
     default_enabled: bool = False
     enforces_hard: bool = False
     names_containers: bool = False
@@ -218,7 +219,9 @@ class AdmissionRules:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
                 of_pod = findings.without_effect(pod) if found.enabled is None else ()
-                return Verdict(warnings=tuple(f"{each.found}; {each.remedy}" for each in of_pod))
+                warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
+                self._tell(asked, review.controller(pod, asked.namespace), warnings)
+                return Verdict(warnings=warnings)
             if self.quotas and not wanted.whole:
                 quotas = _of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
@@ -441,9 +444,12 @@ class AdmissionRules:
                 asked.document, several[0], pool=found.name, virtual=virtual
             )
         warnings = self._warnings(pod, several, found, namespace=asked.namespace)
-        if warnings and not asked.dry_run:
-            self.on_warnings(ref, warnings)
+        self._tell(asked, ref.as_reference(), warnings)
         return Verdict(changed=filled)
+
+    def _tell(self, asked: Review, about: Mapping[str, str], warnings: Sequence[str]) -> None:
+        if about and warnings and not asked.dry_run:
+            self.on_warnings(about, warnings)
 
     def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
         """Return the pool that the pod's devices come from, and whether DRA is enabled there.

@@ -449,6 +449,43 @@ def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone(
     assert Cluster(*pools).admit(document) == Verdict(warnings=tuple(warnings))
 
 
+REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-5d8", "uid": "rs-1"}
+
+
+@pytest.mark.parametrize(
+    ("owners", "dry_run", "about"),
+    [
+        ([{**REPLICA_SET, "controller": True}], False, {"namespace": "team-a", **REPLICA_SET}),
+        (
+            [{**REPLICA_SET, "uid": "other"}, {**REPLICA_SET, "controller": True, "more": 1}],
+            False,
+            {"namespace": "team-a", **REPLICA_SET},
+        ),
+        (
+            [{**REPLICA_SET, "controller": True, "uid": "u" * 10**6}],
+            False,
+            {"namespace": "team-a", **REPLICA_SET, "uid": "u" * 253},
+        ),
+        ([{**REPLICA_SET, "controller": True}], True, None),
+        ([REPLICA_SET], False, None),
+        ([{**REPLICA_SET, "controller": True, "uid": ""}], False, None),
+        ([], False, None),
+    ],
+)
+def test_the_controller_of_a_pod_that_nothing_enables_is_told(
+    owners: list[Json], about: Json | None, *, dry_run: bool
+) -> None:
+    told: list[tuple[Json, Sequence[str]]] = []
+    cluster = Cluster(on_warnings=lambda about, warnings: told.append(({**about}, warnings)))
+    document = pod_document(pod_annotations(**AMOUNTS))
+    document["metadata"]["ownerReferences"] = owners
+
+    verdict = cluster.admission.pod(replace(review_of(document), dry_run=dry_run))
+
+    assert verdict.warnings == (NOT_ENABLED,)
+    assert told == ([(about, (NOT_ENABLED,))] if about else [])
+
+
 @pytest.mark.parametrize(("pools", "is_on"), [([], True), ([B_DEFAULT], True), ([OFF], False)])
 def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
     pools: list[Json], *, is_on: bool
@@ -463,7 +500,9 @@ def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
 def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
     told: list[tuple[str, Sequence[str]]] = []
     cluster = Cluster(
-        on_warnings=lambda pod, warnings: told.append((pod.name, warnings)),
+        on_warnings=lambda about, warnings: told.append(
+            (f"{about['kind']} {about['name']}", warnings)
+        ),
         cards_lately=lambda: Counter(pod_request.cards([slice_of_models(A100)])),
         templates_lately=lambda: {"team-b"},
     )
@@ -478,7 +517,7 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
     assert admitted.warnings == [template, model]
     assert told == []
     assert cluster.claim_of(admitted).changed
-    assert told == [("train", [template, model])]
+    assert told == [("Pod train", [template, model])]
     cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
     cluster.admission.templates_lately = lambda: {"team-a"}
     cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))

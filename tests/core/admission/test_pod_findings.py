@@ -92,8 +92,8 @@ OTHER = slice_of_models(T4, pool="edge")
         ),
         (
             {**AMOUNTS, "gpu_model": "NVIDIA A100-SXM4-40GB"},
-            "tensor-fusion.ai/gpu-model: found NVIDIA A100-SXM4-40GB, but the cards have NVIDIA A100 "
-            "(2), T4 (1) at present",
+            "tensor-fusion.ai/gpu-model: found NVIDIA A100-SXM4-40GB, but the cards have NVIDIA "
+            "A100 (2), T4 (1) at present",
         ),
         (
             {**AMOUNTS, "vram_request": "100Gi"},
