@@ -452,6 +452,10 @@ def workload(kind: str, own: dict[str, str], of_pods: dict[str, str]) -> Any:
 AMOUNT: Final = {names.ANNOTATION_VRAM_REQUEST: "16Gi"}
 EDITED: Final = {**AMOUNT, names.ANNOTATION_GPU_MODEL: "A100"}
 UNKNOWN: Final = {"tensor-fusion.ai/vram": "16Gi"}
+READ_ONCE: Final = {
+    text for name, text in vars(names).items() if name.startswith("ANNOTATION_")
+} - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
+"""The annotations of pods."""
 
 
 @pytest.mark.process
@@ -503,6 +507,16 @@ UNKNOWN: Final = {"tensor-fusion.ai/vram": "16Gi"}
             pod({**AMOUNT, "app": "x", names.MARK_INDEX: "1"}, claims=("a",)),
             "",
         ),
+        *(
+            (
+                pod(AMOUNT, claims=("a", names.POD_CLAIM)),
+                pod({**AMOUNT, each: "new"}, claims=("a", names.POD_CLAIM)),
+                f"{each}: has no effect, because the pod's claim is made already",
+            )
+            for each in sorted(READ_ONCE - AMOUNT.keys())
+        ),
+        # The node reads the limits of a pod with a claim of its own.
+        (pod(AMOUNT, claims=("a",)), pod({**AMOUNT, **PLAIN_LIMIT}, claims=("a",)), ""),
         (pod(AMOUNT), pod(EDITED), ""),
     ],
 )
@@ -519,10 +533,10 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
     name, documents = "tensorfusion-dra-names", helm.render(VARIANTS["webhook"])
     spec = helm.one(documents, "ValidatingAdmissionPolicy", name)["spec"]
     bound = helm.one(documents, "ValidatingAdmissionPolicyBinding", name)["spec"]
-    asking, known = (
+    asking, once, known = (
         set(re.findall(r'"([a-z-]+)"', each["expression"]))
         for each in spec["variables"]
-        if each["name"] in {"asking", "known"}
+        if each["name"] in {"asking", "readOnce", "known"}
     )
     short = {each.removeprefix(names.ANNOTATION_PREFIX) for each in KNOWN_ANNOTATIONS}
     every = {*short, *OTHERS, *WITHOUT_EFFECT, "gang-min-members", "autoscale", "pool-a"}
@@ -530,6 +544,8 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
 
     assert (bound["validationActions"], spec["failurePolicy"]) == (["Warn"], "Ignore")
     assert {names.ANNOTATION_PREFIX + each for each in asking} == set(REQUESTING_ANNOTATIONS)
+    assert {names.ANNOTATION_PREFIX + each for each in asking | once} == READ_ONCE
+    assert KNOWN_ANNOTATIONS == READ_ONCE
     assert denial("names", None, workload("Job", {}, of_pods)) == ""
     assert known <= every | {"gpu-indices"}
 
