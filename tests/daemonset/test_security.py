@@ -550,6 +550,18 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
     assert known <= every | {"gpu-indices"}
 
 
+@pytest.mark.parametrize("name", ["pods.dra.tensor-fusion.ai", "claims.dra.tensor-fusion.ai"])
+def test_a_webhook_that_writes_events_says_that_a_dry_run_writes_none(name: str) -> None:
+    (configuration,) = [
+        each
+        for each in installation.documents("webhook")
+        if each["kind"] == "MutatingWebhookConfiguration"
+    ]
+    (webhook,) = [each for each in configuration["webhooks"] if each["name"] == name]
+
+    assert webhook["sideEffects"] == "NoneOnDryRun"
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("node", "spec", "expected"),
