@@ -302,7 +302,12 @@ def test_no_role_uses_wildcards() -> None:
     assert "*" not in str(rules)
 
 
-VARIANT: Final = {"slices": "nvidia", "marks": "hypervisor", "names": "webhook"}
+VARIANT: Final = {
+    "slices": "nvidia",
+    "marks": "hypervisor",
+    "names": "webhook",
+    "amounts": "webhook",
+}
 """How the chart is installed for each policy."""
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
 WORKER: Final = {names.LABEL_COMPONENT: names.COMPONENT_WORKER}
@@ -548,6 +553,41 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
     assert KNOWN_ANNOTATIONS == READ_ONCE
     assert denial("names", None, workload("Job", {}, of_pods)) == ""
     assert known <= every | {"gpu-indices"}
+
+
+def requesting(*vram: str, kind: str = "ResourceClaim") -> Any:
+    """Return a claim or template for memory; several amounts are alternatives."""
+    each = [{"capacity": {"requests": {"vram": amount}}} for amount in vram]
+    request = {"exactly": each[0]} if len(each) == 1 else {"firstAvailable": each}
+    spec = {"devices": {"requests": [{"name": "any", "exactly": {}}, {"name": "gpu", **request}]}}
+    return {"kind": kind, "spec": spec if kind == "ResourceClaim" else {"spec": spec}}
+
+
+FRACTION: Final = "request gpu: found a fraction of less than a thousandth of a byte in vram"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (requesting("1431619973939200u"), FRACTION),
+        (requesting("1n", kind="ResourceClaimTemplate"), FRACTION),
+        (requesting("16Gi", "1n"), FRACTION),
+        (requesting("107374182400m"), ""),
+        (requesting("16Gi", kind="ResourceClaimTemplate"), ""),
+        ({"kind": "ResourceClaim", "spec": {}}, ""),
+    ],
+)
+def test_an_amount_that_kubernetes_137_cannot_compute_with_is_warned_of(
+    new: Any, expected: str
+) -> None:
+    check(expected, denial("amounts", None, new))
+    bound = helm.one(
+        helm.render(VARIANTS["webhook"]),
+        "ValidatingAdmissionPolicyBinding",
+        "tensorfusion-dra-amounts",
+    )
+    assert bound["spec"]["validationActions"] == ["Warn"]
 
 
 @pytest.mark.parametrize("name", ["pods.dra.tensor-fusion.ai", "claims.dra.tensor-fusion.ai"])
