@@ -67,7 +67,8 @@ def virtual_totals(
     """Return the virtual totals by GPU UUID.
 
     The cards divide host memory and disk in proportion to their own memory, rounded down to whole
-    MiB, so that the parts never add up to more than the whole.
+    MiB, so that the parts never add up to more than the whole. Compute is rounded down to
+    thousandths of a TFLOPS, because Kubernetes 1.37 refuses a slice with a finer default.
     """
     cards = tuple(gpus)
     own = {gpu.uuid: usable_vram_bytes(gpu) for gpu in cards}
@@ -78,7 +79,7 @@ def virtual_totals(
     )
     return {
         gpu.uuid: Virtual(
-            tflops=Quantity(Quantity.milli(gpu.milli_tflops).nano * ratios.tflops_percent // 100),
+            tflops=Quantity.milli(gpu.milli_tflops * ratios.tflops_percent // 100),
             vram_bytes=own[gpu.uuid] + extra * own[gpu.uuid] // total // MIB * MIB,
         )
         for gpu in cards
