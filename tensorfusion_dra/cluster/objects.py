@@ -347,7 +347,7 @@ class Events:
                     kind,
                     reason=reason,
                     message=message,
-                    regarding=regarding_pod(pod),
+                    regarding=pod.as_reference(),
                 )
             except StatusError as error:
                 if error.status == 404 or "being terminated" in str(error):
@@ -373,17 +373,6 @@ class Events:
                 "uid": self._nodes.uid(),
             },
         )
-
-
-def regarding_pod(pod: PodRef) -> Mapping[str, str]:
-    """Return a pod as an Event refers to it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-    }
 
 
 def create_event(

@@ -1,20 +1,21 @@
-"""Events on pods with what the webhook warned of.
+"""Events on pods, and on their controllers, with what the webhook warned of.
 
-A controller creates most pods, and nobody reads the warnings that it gets.
+A controller creates most pods, and nobody reads the warnings that it gets. A pod has no UID yet
+when the webhook reviews it. So an Event is about the pod only once its claim is created, and about
+the controller if the pod gets no claim.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import create_event, regarding_pod
+from tensorfusion_dra.cluster.objects import create_event
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.runtime.loops import Wakeup
 
@@ -26,7 +27,7 @@ _REMEMBERED: Final = 1000
 
 
 class PodEvents:
-    """Writer of one Event for each pod, in a thread of its own.
+    """Writer of one Event for each pod and controller, in a thread of its own.
 
     At most five a second, and one a second for each namespace; those beyond are dropped.
     """
@@ -39,21 +40,25 @@ class PodEvents:
         self._clock = clock
         self._wakeup = Wakeup()
         self._lock = Lock()  # guards all below
-        self._waiting: deque[tuple[PodRef, str]] = deque()
+        self._waiting: deque[tuple[Mapping[str, str], str]] = deque()
         self._taken: deque[tuple[float, str]] = deque(maxlen=_MOST_A_SECOND)
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
 
-    def say(self, pod: PodRef, warnings: Sequence[str]) -> None:
-        """Have an Event written; from any thread, and without waiting."""
-        now = self._clock()
+    def say(self, about: Mapping[str, str], warnings: Sequence[str]) -> None:
+        """Have an Event written; from any thread, and without waiting.
+
+        Args:
+            about: The pod or controller, as an Event refers to it.
+        """
+        now, namespace, uid = self._clock(), about["namespace"], about["uid"]
         with self._lock:
-            lately = [namespace for at, namespace in self._taken if now - at < 1]
+            lately = [each for at, each in self._taken if now - at < 1]
             is_full = len(lately) == _MOST_A_SECOND or len(self._waiting) == _MOST_WAITING
-            if is_full or pod.namespace in lately or pod.uid in self._known:
+            if is_full or namespace in lately or uid in self._known:
                 return
-            self._taken.append((now, pod.namespace))
-            self._known.append(pod.uid)
-            self._waiting.append((pod, "; ".join(warnings)))
+            self._taken.append((now, namespace))
+            self._known.append(uid)
+            self._waiting.append((about, "; ".join(warnings)))
         self._wakeup.wake()
 
     def run(self) -> None:
@@ -62,19 +67,19 @@ class PodEvents:
             with self._lock:
                 waiting = list(self._waiting)
                 self._waiting.clear()
-            for pod, text in waiting:
+            for about, text in waiting:
                 try:
                     create_event(
                         self._api,
-                        pod.namespace,
+                        about["namespace"],
                         "Warning",
                         reason="GPURequest",
                         message=text,
-                        regarding=regarding_pod(pod),
+                        regarding=about,
                         instance=f"{names.DRIVER}-webhook",
                     )
                 except DriverError as error:  # such as a namespace that goes
-                    log.debug("event_write_failed", pod=str(pod), error=str(error))
+                    log.debug("event_write_failed", name=about["name"], error=str(error))
             self._wakeup.wait()
 
     def stop(self) -> None:

@@ -184,7 +184,8 @@ class AdmissionRules:
             once. Its argument is the seconds to wait; it raises RetryableError.
         cards_lately: Returns the published cards without waiting; None if they are not known.
         templates_lately: The same for the namespaces that have the claim template.
-        on_warnings: Called with the warnings of a pod whose claim is created, and does not wait.
+        on_warnings: Called with the warnings of a pod whose claim is created, or of a controller
+            whose pod gets no claim, as an Event refers to it. It does not wait.
         default_enabled: True if a pod with amounts uses DRA where nothing decides it.
         virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
@@ -203,7 +204,7 @@ class AdmissionRules:
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
     cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
-    on_warnings: Callable[[PodRef, Sequence[str]], None] = lambda _pod, _warnings: None
+    on_warnings: Callable[[Mapping[str, str], Sequence[str]], None] = lambda _about, _warnings: None
     default_enabled: bool = False
     enforces_hard: bool = False
     names_containers: bool = False
@@ -218,7 +219,9 @@ class AdmissionRules:
             found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
             if not found.enabled:
                 of_pod = findings.without_effect(pod) if found.enabled is None else ()
-                return Verdict(warnings=tuple(f"{each.found}; {each.remedy}" for each in of_pod))
+                warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
+                self._tell(asked, review.controller(pod, asked.namespace), warnings)
+                return Verdict(warnings=warnings)
             if self.quotas and not wanted.whole:
                 quotas = _of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
@@ -333,9 +336,29 @@ class AdmissionRules:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
             if of_pod.errors:
                 return of_pod
-            return self._of_classes(asked, of_pod.changed or asked.document) or of_pod
+            found = self._of_classes(asked, of_pod.changed or asked.document) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
+        return self._checked_limits(asked, found)
+
+    def _checked_limits(self, asked: Review, verdict: Verdict) -> Verdict:
+        """Return the verdict on a new claim or template, or the refusal of its limits.
+
+        No node prepares a claim with a limit, of its own or of its classes, below the request.
+        """
+        if verdict.errors:
+            return verdict
+        claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+        if asked.kind != "ResourceClaim":
+            claim = as_map(claim.get("spec"))
+        try:
+            claim = class_admission.spelled_out(claim, _parsed(self.classes))
+            errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
+        except RetryableError:
+            return verdict  # the classes are not known yet; the node compares the limits again
+        except DriverError as error:
+            return _refused("", str(error))
+        return Verdict(errors=errors) if errors else verdict
 
     def _of_pod(self, asked: Review) -> Verdict:
         try:
@@ -384,13 +407,12 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
-        return Verdict(
-            errors=tuple(
-                claim_admission.errors(
-                    asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
-                )
-            )
+        errors = claim_admission.errors(
+            asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
         )
+        verdict = Verdict(errors=tuple(errors))
+        is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
+        return self._checked_limits(asked, verdict) if is_new_claim else verdict
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
@@ -422,9 +444,12 @@ class AdmissionRules:
                 asked.document, several[0], pool=found.name, virtual=virtual
             )
         warnings = self._warnings(pod, several, found, namespace=asked.namespace)
-        if warnings and not asked.dry_run:
-            self.on_warnings(ref, warnings)
+        self._tell(asked, ref.as_reference(), warnings)
         return Verdict(changed=filled)
+
+    def _tell(self, asked: Review, about: Mapping[str, str], warnings: Sequence[str]) -> None:
+        if about and warnings and not asked.dry_run:
+            self.on_warnings(about, warnings)
 
     def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
         """Return the pool that the pod's devices come from, and whether DRA is enabled there.

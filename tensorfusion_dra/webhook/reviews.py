@@ -111,11 +111,11 @@ class Reviews:
             seconds = time.monotonic() - started
             self._on_review(parsed.kind, outcome, seconds)
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
-        if outcome is not Outcome.PASSED:
-            facts["warnings"] = list(verdict.warnings)
+        level, event = _EVENTS[outcome]
+        if outcome is not Outcome.PASSED or verdict.warnings:
+            facts["warnings"], level = list(verdict.warnings), max(level, logging.INFO)
         if verdict.errors:
             facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
-        level, event = _EVENTS[outcome]
         log.log(level, event, **facts)
         return Response(
             status=HTTPStatus.OK,

@@ -1,6 +1,6 @@
 """Events on Node and Pods: no repetitions, and failures never disturb the caller."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -195,8 +195,9 @@ def test_retry_after_pauses_all_events(server: ApiServer, setup: Setup) -> None:
     assert len(setup.written()) == 1
 
 
-def pod(namespace: str, number: int = 1) -> PodRef:
-    return PodRef(namespace=namespace, name=f"p{number}", uid=f"uid-{namespace}-{number}")
+def pod(namespace: str, number: int = 1) -> Mapping[str, str]:
+    ref = PodRef(namespace=namespace, name=f"p{number}", uid=f"uid-{namespace}-{number}")
+    return ref.as_reference()
 
 
 def test_a_pod_has_one_event_with_all_its_warnings(setup: Setup) -> None:
@@ -216,6 +217,20 @@ def test_a_pod_has_one_event_with_all_its_warnings(setup: Setup) -> None:
             "message": "no template; no H100",
         }.items()
     )
+
+
+def test_a_controller_has_one_event_for_all_its_pods(setup: Setup) -> None:
+    setup.create_namespaces("a")
+    about = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "namespace": "a", "name": "r"}
+    for second, uid in enumerate(("1", "1", "1", "2")):
+        setup.now = 2 * second
+        setup.pod_events.say({**about, "uid": uid}, ["nothing enables DRA"])
+
+    found = [each["involvedObject"] for each in setup.said()]
+    assert sorted((each["kind"], each["name"], each["uid"]) for each in found) == [
+        ("ReplicaSet", "r", "1"),
+        ("ReplicaSet", "r", "2"),
+    ]
 
 
 def test_a_namespace_has_one_a_second_and_all_have_five(setup: Setup) -> None:

@@ -302,7 +302,12 @@ def test_no_role_uses_wildcards() -> None:
     assert "*" not in str(rules)
 
 
-VARIANT: Final = {"slices": "nvidia", "marks": "hypervisor", "names": "webhook"}
+VARIANT: Final = {
+    "slices": "nvidia",
+    "marks": "hypervisor",
+    "names": "webhook",
+    "amounts": "webhook",
+}
 """How the chart is installed for each policy."""
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
 WORKER: Final = {names.LABEL_COMPONENT: names.COMPONENT_WORKER}
@@ -452,6 +457,10 @@ def workload(kind: str, own: dict[str, str], of_pods: dict[str, str]) -> Any:
 AMOUNT: Final = {names.ANNOTATION_VRAM_REQUEST: "16Gi"}
 EDITED: Final = {**AMOUNT, names.ANNOTATION_GPU_MODEL: "A100"}
 UNKNOWN: Final = {"tensor-fusion.ai/vram": "16Gi"}
+READ_ONCE: Final = {
+    text for name, text in vars(names).items() if name.startswith("ANNOTATION_")
+} - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
+"""The annotations of pods."""
 
 
 @pytest.mark.process
@@ -503,6 +512,16 @@ UNKNOWN: Final = {"tensor-fusion.ai/vram": "16Gi"}
             pod({**AMOUNT, "app": "x", names.MARK_INDEX: "1"}, claims=("a",)),
             "",
         ),
+        *(
+            (
+                pod(AMOUNT, claims=("a", names.POD_CLAIM)),
+                pod({**AMOUNT, each: "new"}, claims=("a", names.POD_CLAIM)),
+                f"{each}: has no effect, because the pod's claim is made already",
+            )
+            for each in sorted(READ_ONCE - AMOUNT.keys())
+        ),
+        # The node reads the limits of a pod with a claim of its own.
+        (pod(AMOUNT, claims=("a",)), pod({**AMOUNT, **PLAIN_LIMIT}, claims=("a",)), ""),
         (pod(AMOUNT), pod(EDITED), ""),
     ],
 )
@@ -519,10 +538,10 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
     name, documents = "tensorfusion-dra-names", helm.render(VARIANTS["webhook"])
     spec = helm.one(documents, "ValidatingAdmissionPolicy", name)["spec"]
     bound = helm.one(documents, "ValidatingAdmissionPolicyBinding", name)["spec"]
-    asking, known = (
+    asking, once, known = (
         set(re.findall(r'"([a-z-]+)"', each["expression"]))
         for each in spec["variables"]
-        if each["name"] in {"asking", "known"}
+        if each["name"] in {"asking", "readOnce", "known"}
     )
     short = {each.removeprefix(names.ANNOTATION_PREFIX) for each in KNOWN_ANNOTATIONS}
     every = {*short, *OTHERS, *WITHOUT_EFFECT, "gang-min-members", "autoscale", "pool-a"}
@@ -530,8 +549,57 @@ def test_the_policy_of_names_only_warns_and_knows_the_names_of_the_webhook() -> 
 
     assert (bound["validationActions"], spec["failurePolicy"]) == (["Warn"], "Ignore")
     assert {names.ANNOTATION_PREFIX + each for each in asking} == set(REQUESTING_ANNOTATIONS)
+    assert {names.ANNOTATION_PREFIX + each for each in asking | once} == READ_ONCE
+    assert KNOWN_ANNOTATIONS == READ_ONCE
     assert denial("names", None, workload("Job", {}, of_pods)) == ""
     assert known <= every | {"gpu-indices"}
+
+
+def requesting(*vram: str, kind: str = "ResourceClaim") -> Any:
+    """Return a claim or template for memory; several amounts are alternatives."""
+    each = [{"capacity": {"requests": {"vram": amount}}} for amount in vram]
+    request = {"exactly": each[0]} if len(each) == 1 else {"firstAvailable": each}
+    spec = {"devices": {"requests": [{"name": "any", "exactly": {}}, {"name": "gpu", **request}]}}
+    return {"kind": kind, "spec": spec if kind == "ResourceClaim" else {"spec": spec}}
+
+
+FRACTION: Final = "request gpu: found a fraction of less than a thousandth of a byte in vram"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (requesting("1431619973939200u"), FRACTION),
+        (requesting("1n", kind="ResourceClaimTemplate"), FRACTION),
+        (requesting("16Gi", "1n"), FRACTION),
+        (requesting("107374182400m"), ""),
+        (requesting("16Gi", kind="ResourceClaimTemplate"), ""),
+        ({"kind": "ResourceClaim", "spec": {}}, ""),
+    ],
+)
+def test_an_amount_that_kubernetes_137_cannot_compute_with_is_warned_of(
+    new: Any, expected: str
+) -> None:
+    check(expected, denial("amounts", None, new))
+    bound = helm.one(
+        helm.render(VARIANTS["webhook"]),
+        "ValidatingAdmissionPolicyBinding",
+        "tensorfusion-dra-amounts",
+    )
+    assert bound["spec"]["validationActions"] == ["Warn"]
+
+
+@pytest.mark.parametrize("name", ["pods.dra.tensor-fusion.ai", "claims.dra.tensor-fusion.ai"])
+def test_a_webhook_that_writes_events_says_that_a_dry_run_writes_none(name: str) -> None:
+    (configuration,) = [
+        each
+        for each in installation.documents("webhook")
+        if each["kind"] == "MutatingWebhookConfiguration"
+    ]
+    (webhook,) = [each for each in configuration["webhooks"] if each["name"] == name]
+
+    assert webhook["sideEffects"] == "NoneOnDryRun"
 
 
 @pytest.mark.process

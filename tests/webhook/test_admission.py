@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor.objects import trial_pod
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -36,6 +37,8 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
 QUARTER = share_class("gpu-quarter", requests={"tflops": "78", "vram": "20Gi"})
 A100, T4 = ("A100", "312"), ("T4", "65")
+REQUESTS = [names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST]
+LIMITS = [names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT]
 
 
 class Cluster:
@@ -446,6 +449,43 @@ def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone(
     assert Cluster(*pools).admit(document) == Verdict(warnings=tuple(warnings))
 
 
+REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-5d8", "uid": "rs-1"}
+
+
+@pytest.mark.parametrize(
+    ("owners", "dry_run", "about"),
+    [
+        ([{**REPLICA_SET, "controller": True}], False, {"namespace": "team-a", **REPLICA_SET}),
+        (
+            [{**REPLICA_SET, "uid": "other"}, {**REPLICA_SET, "controller": True, "more": 1}],
+            False,
+            {"namespace": "team-a", **REPLICA_SET},
+        ),
+        (
+            [{**REPLICA_SET, "controller": True, "uid": "u" * 10**6}],
+            False,
+            {"namespace": "team-a", **REPLICA_SET, "uid": "u" * 253},
+        ),
+        ([{**REPLICA_SET, "controller": True}], True, None),
+        ([REPLICA_SET], False, None),
+        ([{**REPLICA_SET, "controller": True, "uid": ""}], False, None),
+        ([], False, None),
+    ],
+)
+def test_the_controller_of_a_pod_that_nothing_enables_is_told(
+    owners: list[Json], about: Json | None, *, dry_run: bool
+) -> None:
+    told: list[tuple[Json, Sequence[str]]] = []
+    cluster = Cluster(on_warnings=lambda about, warnings: told.append(({**about}, warnings)))
+    document = pod_document(pod_annotations(**AMOUNTS))
+    document["metadata"]["ownerReferences"] = owners
+
+    verdict = cluster.admission.pod(replace(review_of(document), dry_run=dry_run))
+
+    assert verdict.warnings == (NOT_ENABLED,)
+    assert told == ([(about, (NOT_ENABLED,))] if about else [])
+
+
 @pytest.mark.parametrize(("pools", "is_on"), [([], True), ([B_DEFAULT], True), ([OFF], False)])
 def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
     pools: list[Json], *, is_on: bool
@@ -460,7 +500,9 @@ def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
 def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
     told: list[tuple[str, Sequence[str]]] = []
     cluster = Cluster(
-        on_warnings=lambda pod, warnings: told.append((pod.name, warnings)),
+        on_warnings=lambda about, warnings: told.append(
+            (f"{about['kind']} {about['name']}", warnings)
+        ),
         cards_lately=lambda: Counter(pod_request.cards([slice_of_models(A100)])),
         templates_lately=lambda: {"team-b"},
     )
@@ -475,12 +517,79 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
     assert admitted.warnings == [template, model]
     assert told == []
     assert cluster.claim_of(admitted).changed
-    assert told == [("train", [template, model])]
+    assert told == [("Pod train", [template, model])]
     cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
     cluster.admission.templates_lately = lambda: {"team-a"}
     cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
     assert len(told) == 1, "a dry run and a pod without a warning tell nobody"
     assert cluster.slices.reads == 0
+
+
+@pytest.mark.parametrize(
+    ("asks", "written"),
+    [
+        ({"tflops_request": "1.00055", "vram_request": "1.3333Gi"}, ["1001m", "1431619974"]),
+        # A limit alone is the request as well.
+        ({"tflops_limit": "1.00055", "vram_limit": "1.3333Gi"}, ["1001m", "1431619974"] * 2),
+        ({"compute_percent_request": "12.5", "vram_request": "1"}, ["10322m", "1"]),
+        (
+            {
+                "compute_percent_request": "12.5",
+                "compute_percent_limit": "12.5",
+                "vram_request": "1",
+            },
+            ["10322m", "1", "10323m", "0"],
+        ),
+        (
+            {"compute_percent_request": "memory", "vram_percent_request": "33.3333"},
+            ["28077m", "8191Mi"],
+        ),
+    ],
+)
+def test_pod_and_claim_have_whole_bytes_and_thousandths_of_a_tflops(
+    asks: dict[str, str], written: list[str]
+) -> None:
+    cluster = Cluster(slices=[slice_of_models(("RTX4090", "82.58", "24Gi"))])
+
+    admitted = cluster.pod(dra_enabled="true", **asks)
+    filled = cluster.claim_of(admitted)
+
+    of_pod, of_claim = (
+        {**dict.fromkeys(LIMITS, "0"), **changed(each)["metadata"]["annotations"]}
+        for each in (admitted, filled)
+    )
+    expected = [*written, "0", "0"][:4]
+    amounts = [requests(filled)[name] for name in ("tflops", "vram")]
+    assert [*amounts, *map(of_claim.get, LIMITS)] == expected
+    assert [of_pod[name] for name in (*REQUESTS, *LIMITS)] == expected
+
+
+@pytest.mark.parametrize(
+    ("asks", "error"),
+    [
+        (
+            {"vram_percent_request": "50", "vram_limit": "39Gi", "tflops_request": "1"},
+            "vram-percent-request]: vram limit: found 39Gi, expected at least its request 40Gi",
+        ),
+        (
+            {
+                "vram_request": "40Gi",
+                "compute_percent_request": "memory",
+                "compute_percent_limit": "49",
+            },
+            "compute-percent-request]: tflops limit: found 152880m, expected at least its request "
+            "156",
+        ),
+        ({"vram_percent_request": "50", "vram_limit": "40Gi", "tflops_request": "1"}, ""),
+        ({"vram_request": "1000000001", "vram_limit": "1G", "tflops_request": "1"}, ""),
+    ],
+)
+def test_limit_below_a_request_is_refused_at_the_pod(asks: dict[str, str], error: str) -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+
+    found = errors(cluster.pod(dra_enabled="true", **asks))
+
+    assert found == ([f"metadata.annotations[tensor-fusion.ai/{error}"] if error else [])
 
 
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
@@ -740,6 +849,95 @@ def test_parameters_are_checked_on_create_and_on_change() -> None:
     assert check(review_of(document, old=document, **update)) == PASSED
 
 
+def by_hand(
+    kind: str, asked: Json, /, *, of_class: str = "tensor-fusion.ai", **limits: str
+) -> Json:
+    """Return a claim, or a template, with a request `gpu` and limits for it."""
+    share = share_class("", limits=limits)["spec"]["config"] if limits else []
+    exactly = {"deviceClassName": of_class, "capacity": {"requests": asked}}
+    content = {"requests": [{"name": "gpu", "exactly": exactly}], "config": share}
+    spec: Json = {"devices": content}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "a", "namespace": "team-a"},
+        "spec": {"spec": spec} if kind == "ResourceClaimTemplate" else spec,
+    }
+
+
+ADMIN = share_class("fixed", limits={"vram": "30Gi"}, overridable=False)
+ROOMY = share_class("roomy", limits={"vram": "30Gi"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_class", "limits", "error"),
+    [
+        ({"vram": "16Gi"}, "tensor-fusion.ai", {"vram": "8Gi"}, "vram limit: found 8Gi, expected "),
+        ({"tflops": "100"}, "tensor-fusion.ai", {"tflops": "99.9"}, "tflops limit: found 99900m, "),
+        ({"virtual_vram": "16Gi"}, "tensor-fusion.ai", {"vram": "8Gi"}, "vram limit: found 8Gi"),
+        ({"vram": "20Gi", "virtual_vram": "8Gi"}, "tensor-fusion.ai", {"vram": "9Gi"}, ""),
+        ({"vram": "16Gi"}, "tensor-fusion.ai", {"vram": "16Gi", "tflops": "1"}, ""),
+        ({"vram": "1G"}, "tensor-fusion.ai", {"vram": "1G"}, ""),
+        (
+            {"tensor-fusion.ai.dra-driver/vram": "16Gi"},
+            "tensor-fusion.ai",
+            {"vram": "8Gi"},
+            "vram l",
+        ),
+        ({"vram": "954Mi"}, "tensor-fusion.ai", {"vram": "1G"}, ""),
+        # The class's limits, which precede the claim's if they are not overridable.
+        ({"vram": "31Gi"}, "roomy", {"tflops": "1"}, "vram limit: found 30Gi, expected at least"),
+        ({"vram": "31Gi"}, "roomy", {"vram": "40Gi"}, ""),
+        ({"vram": "20Gi"}, "fixed", {"vram": "8Gi"}, ""),
+        ({"vram": "31Gi"}, "fixed", {"vram": "40Gi"}, "vram limit: found 30Gi, expected at least"),
+    ],
+)
+def test_limit_of_a_claim_below_its_request_is_refused_as_by_the_node(
+    asked: Json, of_class: str, limits: dict[str, str], error: str
+) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [ADMIN, ROOMY]
+    for kind, path in (("ResourceClaim", "spec"), ("ResourceClaimTemplate", "spec.spec")):
+        document = by_hand(kind, asked, of_class=of_class, **limits)
+        said = f"{path}.devices.requests: request gpu: {error}"
+
+        found = errors(cluster.admission.parameters(review_of(document)))
+
+        assert [text.startswith(said) for text in found] == ([True] if error else [])
+        update = review_of(document, operation="UPDATE", old=document)
+        assert cluster.admission.parameters(update) == PASSED, "what is stored can be changed"
+
+
+def test_admin_access_has_no_limit_to_compare() -> None:
+    document = by_hand("ResourceClaim", {"vram": "16Gi"}, vram="8Gi")
+    document["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+
+    assert Cluster().admission.parameters(review_of(document)) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("vram", "error"),
+    [
+        ("30Gi", ""),
+        (
+            "31Gi",
+            "spec.devices.requests: request gpu: vram limit: found 30Gi, expected at least its "
+            "request 31Gi",
+        ),
+        ("much", "found 'much', expected a quantity such as 100, 71200m or 16Gi"),
+    ],
+)
+def test_request_above_the_limit_of_its_class_is_refused(vram: str, error: str) -> None:
+    cluster = Cluster()
+    cluster.classes.listed = [ROOMY]
+
+    verdict = cluster.admission.claim(
+        review_of(by_hand("ResourceClaim", {"vram": vram}, of_class="roomy"))
+    )
+
+    assert errors(verdict) == ([error] if error else [])
+
+
 @pytest.mark.parametrize("enforces_hard", [False, True])
 def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     *, enforces_hard: bool
@@ -863,7 +1061,7 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
         (
             {"app": {"vram-request": "2Gi", "vram-limit": "1Gi", "tflops-request": "1"}},
             {},
-            "found 1Gi, expected at least the request of 2Gi",
+            "found 1Gi, expected at least its request 2Gi",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission
@@ -105,6 +106,23 @@ def test_pod_review_is_answered_with_patch_and_warnings() -> None:
             ],
         }.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "logged"),
+    [
+        (pod_annotations(vram_request="16Gi"), [("info", "review_passed")]),
+        (pod_annotations(dra_enabled="false", vram_request="16Gi"), [("debug", "review_passed")]),
+    ],
+)
+def test_a_pod_that_passes_with_a_warning_is_logged_where_somebody_sees_it(
+    annotations: dict[str, str], logged: list[tuple[str, str]]
+) -> None:
+    with capture_logs() as lines:
+        answer = respond("/mutate-pods", review_body(pod_document(annotations)))
+
+    assert [(line["log_level"], line["event"]) for line in lines] == logged
+    assert lines[0].get("warnings") == response(answer).get("warnings")
 
 
 POD, CLAIM = pod_document({}), template_claim()

@@ -381,6 +381,8 @@ def _request(pod: Pod) -> str:
     if names.CAPACITY_VRAM in amounts:
         parts.append(_amount(amounts[names.CAPACITY_VRAM], names.CAPACITY_VRAM))
     count = len({(share.device, share.share_id) for share in pod.shares})
+    if not parts and not count and pod.phase == "Running":
+        return "no GPU"
     if not parts:
         return "a whole GPU" if count < 2 else f"{count} whole GPUs"
     each = ", ".join(parts)

@@ -41,7 +41,7 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         if not found:
             yield (
                 f"{names.ANNOTATION_GPU_MODEL}: found {model[:40]}, but the cards have "
-                f"{_counted(cards)} at present"
+                f"{_counted(cards, model)} at present"
             )
             continue
         for card, count in found.items():
@@ -59,9 +59,13 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         )
 
 
-def _counted(cards: Cards) -> str:
-    """Return the models with how many there are of each, the most frequent first."""
+def _counted(cards: Cards, asked: str) -> str:
+    """Return the models with how many there are of each, the most frequent first.
+
+    Those of which a pod asks for another product have their product names:
+    NVIDIA A100-SXM4-80GB instead of A100 for one that asks for NVIDIA A100-SXM4-40GB.
+    """
     found: Counter[str] = Counter()
     for card, count in cards.items():
-        found[card.model] += count
-    return ", ".join(f"{name[:20]} ({count})" for name, count in found.most_common(_MOST_NAMED))
+        found[card.product[:40] if card.model in asked else card.model[:20]] += count
+    return ", ".join(f"{name} ({count})" for name, count in found.most_common(_MOST_NAMED))

@@ -29,8 +29,9 @@ from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
@@ -414,6 +415,61 @@ def errors(
                 )
 
 
+def below_request(claim: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Yield each limit in a claim's parameters and annotations that is below its request.
+
+    No node would prepare the claim. Admin access has no limits. An amount that a request does not
+    name is not compared, since the size of the card is not known here.
+
+    Args:
+        path: Of the requests, in the object that has them.
+
+    Raises:
+        ParameterError, QuantityError: A limit or an amount is malformed.
+    """
+    for request in resource_claims.main_requests(claim):
+        for name, each in resource_claims.alternatives(request):
+            given = {} if each.get("adminAccess") else as_map(each.get("capacity"))
+            asked = parsed_amounts(given.get("requests"))
+            for capacity, text in share_policy.below_request(with_annotations(claim, name), asked):
+                text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
+                yield FieldError(path, Reason.INVALID, text)
+
+
+def with_annotations(claim: Mapping[str, Any], request: str) -> ShareParameters:
+    """Return a claim's parameters for one of its requests, completed by the claim's annotations.
+
+    Raises:
+        ParameterError: They are malformed.
+    """
+    annotated = share_policy.of_annotations(review.annotations_of(claim))
+    return parameters(claim, request).over(annotated)
+
+
+def parameters(claim: Mapping[str, Any], request: str) -> ShareParameters:
+    """Return a claim's own parameters for one of its requests, `request` or `request/subrequest`.
+
+    Raises:
+        ParameterError: They are malformed.
+    """
+    merged, either = ShareParameters(), {request, request.partition("/")[0]}
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    for config in map(as_map, as_list(devices.get("config"))):
+        chosen = set(map(str, as_list(config.get("requests"))))
+        opaque = as_map(config.get("opaque"))
+        if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
+            merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
+    return merged
+
+
+def parsed_amounts(found: object) -> dict[str, Quantity]:
+    """Return requested or consumed amounts, by capacity without this driver's name."""
+    return {
+        name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text)
+        for name, text in as_map(found).items()
+    }
+
+
 def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> Iterator[str]:
     """Yield the requests of a configuration that name amounts of this driver's cards.
 
@@ -425,8 +481,8 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
         for full_name, wanted in resource_claims.alternatives(request):
             if chosen and not {name_of(request), full_name} & set(map(str, chosen)):
                 continue
-            amounts = as_map(as_map(wanted.get("capacity")).get("requests"))
-            short = {key.removeprefix(f"{names.DRIVER}/") for key in amounts}
+            given = as_map(as_map(wanted.get("capacity")).get("requests"))
+            short = {key.removeprefix(f"{names.DRIVER}/") for key in given}
             if short & names.CAPACITIES and wanted.get("adminAccess") is not True:
                 yield full_name
 

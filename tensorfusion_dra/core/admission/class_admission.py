@@ -26,6 +26,7 @@ from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
+from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
@@ -116,7 +117,7 @@ def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
     given = as_map(as_map(request.get("capacity")).get("requests"))
     own = {key.removeprefix(f"{names.DRIVER}/"): text for key, text in given.items()}
     for key in sorted(own.keys() & names.CAPACITIES) if of_class.overridable is False else ():
-        if (allowed := amounts.get(key)) != quantity.parse(own[key]):
+        if (allowed := amounts.get(key)) != capacity.rounded_up(key, quantity.parse(own[key])):
             raise InputError(
                 f"request {name}: found {key}: {own[key]}, expected {allowed or 'none'}: "
                 f"DeviceClass {request.get('deviceClassName')} sets the amounts (overridable: "

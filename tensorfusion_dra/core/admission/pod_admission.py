@@ -189,21 +189,9 @@ def errors(
             f"expected only one of the two: remove the label, or set "
             f"{names.ANNOTATION_DRA_ENABLED} to false",
         )
-    for annotation, limit, request in (
-        each
-        for one in wanted.of_containers or (wanted,)
-        for each in (
-            (names.ANNOTATION_TFLOPS_LIMIT, one.share.tflops_limit, one.tflops),
-            (names.ANNOTATION_VRAM_LIMIT, one.share.vram_limit, one.vram),
-            (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, one.percent_limit, one.percent),
-        )
-    ):
-        if limit and request and limit < request:
-            yield FieldError(
-                pod_request.path_of(annotation),
-                Reason.INVALID,
-                f"found {limit}, expected at least the request of {request}",
-            )
+    for one in wanted.of_containers or (wanted,):
+        for annotation, text in one.below_request():
+            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
         yield FieldError(
             pod_request.path_of(names.ANNOTATION_ISOLATION),
@@ -276,9 +264,10 @@ def admitted(
         names.ANNOTATION_GPUPOOL: pool,
         names.ANNOTATION_INJECT_CONTAINER: ",".join(each.name for each in every if each.has_share),
     }
+    amounts = wanted.amounts()
     of_pod = {
-        names.ANNOTATION_TFLOPS_REQUEST: str(wanted.tflops or ""),
-        names.ANNOTATION_VRAM_REQUEST: str(wanted.vram or ""),
+        names.ANNOTATION_TFLOPS_REQUEST: str(amounts.get(names.CAPACITY_TFLOPS, "")),
+        names.ANNOTATION_VRAM_REQUEST: str(amounts.get(names.CAPACITY_VRAM, "")),
         names.ANNOTATION_TFLOPS_LIMIT: str(share.tflops_limit or ""),
         names.ANNOTATION_VRAM_LIMIT: str(share.vram_limit or ""),
     }

@@ -9,7 +9,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
-from tensorfusion_dra.core.devices import device
+from tensorfusion_dra.core.devices import capacity, device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
@@ -115,14 +115,6 @@ def _boolean(text: str) -> bool:
     return _BOOLEANS[text]
 
 
-def _amount(text: str) -> Quantity | None:
-    """Parse an amount; 0 is unset, because Tensor Fusion writes it if a pod names none."""
-    amount = quantity.parse(text)
-    if amount.nano < 0:
-        raise ValueError(f"found {amount}, expected more than 0")
-    return amount if amount.nano else None
-
-
 def _percent(text: str) -> Quantity | None:
     """Parse a percentage; 0 is unset, as for amounts."""
     amount = quantity.parse(text)
@@ -203,8 +195,8 @@ def _shares(text: str) -> Mapping[str, object]:
 # The order of errors. Of a pod's annotations, those that name a share are read by the node as well.
 _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "enabled": (names.ANNOTATION_DRA_ENABLED, _boolean, None),
-    "tflops": (names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
-    "vram": (names.ANNOTATION_VRAM_REQUEST, _amount, None),
+    "tflops": (names.ANNOTATION_TFLOPS_REQUEST, share_policy.amount_or_none, None),
+    "vram": (names.ANNOTATION_VRAM_REQUEST, share_policy.amount_or_none, None),
     "percent": (
         names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
         lambda text: text if text == LIKE_MEMORY else _percent(text),
@@ -219,8 +211,8 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "expression": (names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
     "selector": (names.ANNOTATION_CEL_FILTER, _expression, ""),
     "containers": (names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
-    "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, share_policy.limit_or_none, None),
-    "vram_limit": (names.ANNOTATION_VRAM_LIMIT, share_policy.limit_or_none, None),
+    "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, share_policy.tflops_limit, None),
+    "vram_limit": (names.ANNOTATION_VRAM_LIMIT, share_policy.vram_limit, None),
     "isolation": (names.ANNOTATION_ISOLATION, share_policy.isolation, None),
     "qos": (names.ANNOTATION_QOS, share_policy.qos, None),
     "shares": (names.ANNOTATION_CONTAINER_SHARES, _shares, {}),
@@ -287,11 +279,23 @@ class PodRequest:
         return any((self.whole, self.tflops, self.vram, self.percent, self.vram_percent))
 
     def amounts(self) -> Mapping[str, Quantity]:
-        """Return the requested amount of each capacity of a GPU; a missing one is taken whole."""
+        """Return the amount that the claim requests of each capacity of a GPU, rounded up.
+
+        A missing one is taken whole.
+        """
         if self.whole:
             return {}
         named = {names.CAPACITY_TFLOPS: self.tflops, names.CAPACITY_VRAM: self.vram}
-        return {name: amount for name, amount in named.items() if amount}
+        return {name: capacity.rounded_up(name, amount) for name, amount in named.items() if amount}
+
+    def below_request(self) -> Iterator[tuple[str, str]]:
+        """Yield the annotation of each limit that is below its request, with the reason."""
+        for name, text in share_policy.below_request(self.share, self.amounts()):
+            yield f"{names.ANNOTATION_PREFIX}{name}-limit", text
+        limit, request = self.percent_limit, self.percent
+        if limit and request and limit < request:
+            text = f"found {limit}, expected at least its request {request}"
+            yield names.ANNOTATION_COMPUTE_PERCENT_LIMIT, text
 
 
 def requests_gpu(pod_annotations: Mapping[str, str]) -> bool:
@@ -451,7 +455,11 @@ def alternatives(
 
 
 def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
-    """Return the request with the amounts that its percentages are on each of these cards."""
+    """Return the request with the amounts that its percentages are on each of these cards.
+
+    Raises:
+        InputError: The cards differ, or a limit is below what the percentages request.
+    """
     share, tflops, vram = wanted.share, wanted.tflops, wanted.vram
     if wanted.vram_percent:
         whole = _only({each.vram: f"{each.model} of {each.vram}" for each in every})
@@ -460,14 +468,15 @@ def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
     if wanted.percent or wanted.percent_limit:
         whole = _only({each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every})
         if wanted.percent_limit:
-            share = replace(share, tflops_limit=_part(whole, wanted.percent_limit))
+            limit = _part(whole, wanted.percent_limit, is_limit=True)
+            share = replace(share, tflops_limit=limit)
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
     if wanted.like_memory and vram:
         tflops = max(
             _part(each.tflops, Quantity.whole(min(100, -(-100 * vram.nano // each.vram.nano))))
             for each in every
         )
-    return replace(
+    found = replace(
         wanted,
         tflops=tflops,
         vram=vram,
@@ -477,6 +486,9 @@ def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
         vram_percent=None,
         like_memory=False,
     )
+    for name, text in share_policy.below_request(share, found.amounts()):
+        raise InputError(f"{name} limit: {text}")
+    return found
 
 
 def _only(found: Mapping[Quantity, str]) -> Quantity:
@@ -497,12 +509,12 @@ def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
     """Yield the published devices."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
-            attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
+            attributes, given = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
             own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
-            divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in capacity else each for each in own)
+            divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in given else each for each in own)
             try:
                 vram, tflops, most_vram, most_tflops = (
-                    quantity.parse(as_map(capacity.get(name)).get("value"))
+                    quantity.parse(as_map(given.get(name)).get("value"))
                     for name in (*own, *divided)
                 )
             except QuantityError:
@@ -523,6 +535,10 @@ def _text(attributes: Mapping[str, object], name: str) -> str:
     return str(as_map(attributes.get(name)).get("string", ""))
 
 
-def _part(card: Quantity, percent: Quantity) -> Quantity:
-    """Return a percentage of a card's TFLOPS; at least a billionth, because 0 means unset."""
-    return Quantity(max(1, card.nano * percent.nano // (100 * quantity.NANO)), card.family)
+def _part(card: Quantity, percent: Quantity, *, is_limit: bool = False) -> Quantity:
+    """Return a percentage of a card's TFLOPS in thousandths; at least one, because 0 means unset.
+
+    A request is rounded down, so that the eighths of every card fit on it. A limit is rounded up.
+    """
+    milli, rest = divmod(card.nano * percent.nano, _HUNDRED.nano * (NANO // 1000))
+    return Quantity.milli(max(1, milli + (is_limit and rest > 0)))

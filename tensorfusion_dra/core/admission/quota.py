@@ -24,14 +24,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
-from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number
 
 WORKERS: Final = "workers"
 
@@ -235,10 +235,7 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
 
 def _amounts(found: object) -> Amounts:
     """Return TFLOPS and memory of a card; of a virtual and a physical amount the larger one."""
-    given = {
-        name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text)
-        for name, text in as_map(found).items()
-    }
+    given = claim_admission.parsed_amounts(found)
     return {
         # A negative amount gets the least share, and must not offset what other claims have.
         name: max(NONE, *(given[each] for each in (name, virtual) if each in given))
@@ -250,9 +247,7 @@ def _amounts(found: object) -> Amounts:
 def _limits(claim: Item, request: str) -> Amounts:
     """Return the limits that the claim sets for each card of one of its requests."""
     try:
-        merged = _parameters(claim, request).over(
-            share_policy.of_annotations(review.annotations_of(claim))
-        )
+        merged = claim_admission.with_annotations(claim, request)
     except ParameterError:
         return {}  # no node prepares this claim
     limits = {names.CAPACITY_TFLOPS: merged.tflops_limit, names.CAPACITY_VRAM: merged.vram_limit}
@@ -266,23 +261,7 @@ def _sets_limit(claim: Item, name: str) -> bool:
         ParameterError: The claim's parameters are malformed.
     """
     return bool(names.SHARE_ANNOTATIONS & review.annotations_of(claim).keys()) or all(
-        getattr(_parameters(claim, request), f"{name}_limit") is not None
+        getattr(claim_admission.parameters(claim, request), f"{name}_limit") is not None
         for options in _cards(claim)
         for request, _, _ in options
     )
-
-
-def _parameters(claim: Item, request: str) -> ShareParameters:
-    """Return the claim's own parameters for one of its requests, `request` or `request/subrequest`.
-
-    Raises:
-        ParameterError: They are malformed.
-    """
-    merged, either = ShareParameters(), {request, request.partition("/")[0]}
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    for config in map(as_map, as_list(devices.get("config"))):
-        chosen = set(map(str, as_list(config.get("requests"))))
-        opaque = as_map(config.get("opaque"))
-        if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
-            merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
-    return merged

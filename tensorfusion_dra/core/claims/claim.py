@@ -45,6 +45,11 @@ class PodRef(ObjectRef):
 
     __slots__ = ()
 
+    def as_reference(self) -> dict[str, str]:
+        """Return the pod as an Event refers to it."""
+        named = {"namespace": self.namespace, "name": self.name, "uid": self.uid}
+        return {"apiVersion": "v1", "kind": "Pod", **named}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpaqueConfig:

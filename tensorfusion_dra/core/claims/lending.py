@@ -42,6 +42,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -284,7 +285,7 @@ def _divided(
 
 
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
-    """Return the limit that a share wants: the limit of its policy, else what it consumes.
+    """Return the limit that a share wants: that of its policy, at least what it consumes.
 
     Compute is capped at the whole card. Both amounts may be more than is left: see lent().
 
@@ -299,17 +300,11 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: Sha
     """
     tflops = capacity.consumed_amount(consumed, names.CAPACITY_TFLOPS)
     vram = capacity.consumed_amount(consumed, names.CAPACITY_VRAM)
-    for name, limit, request in (
-        (names.CAPACITY_TFLOPS, policy.tflops_limit, tflops),
-        (names.CAPACITY_VRAM, policy.vram_limit, vram),
-    ):
-        if limit is not None and limit < request:
-            raise ClaimError(
-                f"{subject}: {name} limit: found {limit}, expected at least its request {request}"
-            )
+    for name, text in share_policy.below_request(policy, consumed):
+        raise ClaimError(f"{subject}: {name} limit: {text}")
     return Limit(
         sm_percent=percent(policy.tflops_limit or tflops, gpu),
-        vram_bytes=(policy.vram_limit or vram).ceil(),
+        vram_bytes=max(policy.vram_limit or vram, vram).ceil(),
     )
 
 

@@ -21,17 +21,19 @@ so what a pod asks for is read without them (original_annotations()). What the d
 in `dra-marks`; the former value of an annotation that it replaced is kept under another name.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
+from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_errors, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason, boolean
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
@@ -117,10 +119,10 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     limits.refuse_others(["tflops", "vram"])
     requests = Fields(found.get("requests", {}), path=top.path_of("requests"), errors=top.errors)
     requests.refuse_others(sorted(names.CAPACITIES))
-    amounts = {name: requests.read(name, _limit, None) for name in sorted(names.CAPACITIES)}
+    amounts = {name: _amount(requests, name) for name in sorted(names.CAPACITIES)}
     parameters = ShareParameters(
-        tflops_limit=limits.read("tflops", _limit, None),
-        vram_limit=limits.read("vram", _limit, None),
+        tflops_limit=_amount(limits, names.CAPACITY_TFLOPS),
+        vram_limit=_amount(limits, names.CAPACITY_VRAM),
         isolation=top.read("isolation", isolation, None),
         qos=top.read("qos", qos, None),
         limiter=top.read("limiter", boolean, None) if trusted else None,
@@ -131,11 +133,8 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
         if parameters.isolation is Isolation.SHARED:
             text = "found shared beside requests, expected another one: shared gives whole cards"
             top.errors.append(FieldError(top.path_of("isolation"), Reason.INVALID, text))
-        for name in ("tflops", "vram"):
-            limit, least = getattr(parameters, f"{name}_limit"), parameters.requests.get(name)
-            if limit and least and limit < least:
-                text = f"found {limit}, expected at least the request of {least}"
-                top.errors.append(FieldError(limits.path_of(name), Reason.INVALID, text))
+        for name, text in below_request(parameters, parameters.requests):
+            top.errors.append(FieldError(limits.path_of(name), Reason.INVALID, text))
     if top.errors:
         raise ParameterError(top.errors)
     return parameters
@@ -165,8 +164,8 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
     """
     fields = Fields(annotations)
     parsed = ShareParameters(
-        tflops_limit=fields.read(names.ANNOTATION_TFLOPS_LIMIT, limit_or_none, None),
-        vram_limit=fields.read(names.ANNOTATION_VRAM_LIMIT, limit_or_none, None),
+        tflops_limit=fields.read(names.ANNOTATION_TFLOPS_LIMIT, tflops_limit, None),
+        vram_limit=fields.read(names.ANNOTATION_VRAM_LIMIT, vram_limit, None),
         isolation=fields.read(names.ANNOTATION_ISOLATION, isolation, None),
         qos=fields.read(names.ANNOTATION_QOS, qos, None),
     )
@@ -208,15 +207,20 @@ def qos(found: object) -> Qos:
     return field_errors.choice(found, Qos)
 
 
-def _limit(found: object) -> Quantity:
-    amount = quantity.parse(found)
-    if amount.nano <= 0:
-        raise ValueError(f"found {str(amount)!r}, expected more than 0")
-    return amount
+def _amount(amounts: Fields, name: str) -> Quantity | None:
+    """Return the amount of a capacity in an object, rounded up; None if it is absent or wrong."""
+
+    def positive(found: object) -> Quantity:
+        amount = quantity.parse(found)
+        if amount.nano <= 0:
+            raise ValueError(f"found {str(amount)!r}, expected more than 0")
+        return capacity.rounded_up(name, amount)
+
+    return amounts.read(name, positive, None)
 
 
-def limit_or_none(text: str) -> Quantity | None:
-    """Return an annotated limit; 0 counts as absent, since Tensor Fusion writes it for no limit.
+def amount_or_none(text: str) -> Quantity | None:
+    """Return an annotated amount; 0 counts as absent, since Tensor Fusion writes it for none.
 
     Raises:
         ValueError, QuantityError: It is no amount, or below 0.
@@ -225,6 +229,35 @@ def limit_or_none(text: str) -> Quantity | None:
     if amount.nano < 0:
         raise ValueError(f"found {amount}, expected 0 or more")
     return amount if amount.nano else None
+
+
+def _limit(name: str, text: str) -> Quantity | None:
+    amount = amount_or_none(text)
+    return amount and capacity.rounded_up(name, amount)
+
+
+tflops_limit: Final = partial(_limit, names.CAPACITY_TFLOPS)
+vram_limit: Final = partial(_limit, names.CAPACITY_VRAM)
+"""Return an annotated limit as amount_or_none() does, rounded up."""
+
+
+def below_request(
+    limits: "ShareParameters | SharePolicy", requests: Mapping[str, Quantity]
+) -> Iterator[tuple[str, str]]:
+    """Yield each capacity whose limit is below its request, with the reason of the refusal.
+
+    Args:
+        requests: Amounts by capacity. A virtual amount precedes the physical one, and an amount
+            that is missing is not compared.
+    """
+    for name, limit in (
+        (names.CAPACITY_TFLOPS, limits.tflops_limit),
+        (names.CAPACITY_VRAM, limits.vram_limit),
+    ):
+        request = requests.get(capacity.VIRTUAL_OF[name], requests.get(name))
+        # A request of 1G consumes 954Mi, which is more. So a limit of 1G is 954Mi as well.
+        if limit and request and capacity.rounded_up(name, limit, unit_bytes=MIB) < request:
+            yield name, f"found {limit}, expected at least its request {request}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def virtual_totals(
     """Return the virtual totals by GPU UUID.
 
     The cards divide host memory and disk in proportion to their own memory, rounded down to whole
-    MiB, so that the parts never add up to more than the whole.
+    MiB, so that the parts never add up to more than the whole. Compute is rounded down to
+    thousandths of a TFLOPS, because Kubernetes 1.37 refuses a slice with a finer default.
     """
     cards = tuple(gpus)
     own = {gpu.uuid: usable_vram_bytes(gpu) for gpu in cards}
@@ -78,7 +79,7 @@ def virtual_totals(
     )
     return {
         gpu.uuid: Virtual(
-            tflops=Quantity(Quantity.milli(gpu.milli_tflops).nano * ratios.tflops_percent // 100),
+            tflops=Quantity.milli(gpu.milli_tflops * ratios.tflops_percent // 100),
             vram_bytes=own[gpu.uuid] + extra * own[gpu.uuid] // total // MIB * MIB,
         )
         for gpu in cards
@@ -93,6 +94,7 @@ VIRTUAL_OF: Final = {
 VIRTUAL: Final = frozenset(VIRTUAL_OF.values())
 
 _PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
+_MEMORY: Final = frozenset({names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM})
 NONE: Final = Quantity.whole(0)
 _MIB: Final = Quantity.of_bytes(MIB)
 
@@ -179,6 +181,21 @@ def consumable(
         step=None if step is None else quantity.parse(step),
         maximum=None if maximum is None else quantity.parse(maximum),
     )
+
+
+def rounded_up(name: str, amount: Quantity, *, unit_bytes: int = 1) -> Quantity:
+    """Return an amount of a capacity in thousandths of a TFLOPS or, of memory, in whole bytes.
+
+    Kubernetes 1.37 computes in thousandths. Where a capacity has steps, it schedules no pod whose
+    claim requests a smaller fraction. Rounding every amount in this one way keeps a limit from
+    falling below its request.
+
+    Args:
+        name: The capacity.
+        unit_bytes: Unit of memory; MIB for what a share of this amount consumes.
+    """
+    unit = unit_bytes * NANO if name in _MEMORY else NANO // 1000
+    return Quantity(-(-amount.nano // unit) * unit, amount.family)
 
 
 def consumed_amount(consumed: Mapping[str, Quantity], physical: str) -> Quantity:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Json = dict[str, Any]
 
@@ -23,6 +23,7 @@ UNAVAILABLE: Final = 503
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MAX_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
+_MAX_NAME_CHARACTERS: Final = 253
 _MAX_ELEMENTS: Final = 50_000
 """A parsed element, such as a short list, takes up to 110 bytes, so these take at most 6 MB. The
 largest pods have a few thousand elements."""
@@ -200,6 +201,19 @@ def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
     found = as_map(as_map(document.get("metadata")).get("annotations"))
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
+
+
+def controller(document: Mapping[str, Any], namespace: str) -> dict[str, str]:
+    """Return the controller of an object, as an Event refers to it; empty if it has none.
+
+    Anybody can write owners, so each field is cut to the length of the longest name.
+    """
+    for owner in map(as_map, as_list(as_map(document.get("metadata")).get("ownerReferences"))):
+        if owner.get("controller") is True and owner.get("uid"):
+            fields = ("apiVersion", "kind", "name", "uid")
+            named = {each: str(owner.get(each))[:_MAX_NAME_CHARACTERS] for each in fields}
+            return {"namespace": namespace, **named}
+    return {}
 
 
 def _object(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> Json:

@@ -141,6 +141,13 @@ def test_amounts_are_written_as_decimals_with_units(asks: Mapping[str, str], tex
     assert f"  a    {text}" in shown
 
 
+def test_a_pod_without_a_claim_has_no_gpu() -> None:
+    shown = as_text(report(running("a", {}, env={}), waiting("b", "no node")), verbose=False)
+
+    assert "  a    no GPU       Running  -" in shown
+    assert "  b    a whole GPU  Pending  -" in shown
+
+
 def test_a_pod_with_several_gpus_shows_each_of_them() -> None:
     found = report(running("a", {"vram": "1Gi"}, FIRST, SECOND, env=limits()))
 

@@ -16,7 +16,7 @@ import pytest
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.rest import GPUPOOLS, Client
+from dra_simulator.rest import EVENTS, GPUPOOLS, Client
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
@@ -177,6 +177,29 @@ def test_in_a_cluster_without_gpupools_it_is_ready_and_metrics_may_have_a_port_o
     with pytest.raises(HTTPError, match="404") as raised:
         scrape(webhook.health_url)
     raised.value.close()
+
+
+def test_a_controller_learns_that_nothing_enables_dra_for_its_pods(
+    webhook: SimulatedWebhook, server: ApiServer
+) -> None:
+    document = pod_document(pod_annotations(vram_request="1Gi"))
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}
+    document["metadata"] |= {
+        "namespace": "default",
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+
+    for _ in range(3):
+        submit(webhook, "/mutate-pods", review_body(document))
+
+    events = Client(server.url)
+    assert eventually(lambda: events.list(EVENTS).items)
+    (event,) = events.list(EVENTS).items
+    assert event["involvedObject"] == {**owner, "namespace": "default"}
+    assert "nothing enables DRA for the pod" in event["message"]
+    assert [line["level"] for line in webhook.logged() if line["event"] == "review_passed"] == [
+        "info"
+    ] * 3
 
 
 @pytest.mark.parametrize("flags", [["--drain-seconds", "2"]])

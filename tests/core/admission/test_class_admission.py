@@ -52,6 +52,7 @@ def filled(document: Json, found: dict[str, ShareParameters], *, splits: bool = 
     ("named", "requests", "expected"),
     [
         ({}, QUARTER, QUARTER),
+        ({}, {"tflops": "1.00055", "vram": "1.3333Gi"}, {"tflops": "1001m", "vram": "1431619974"}),
         ({"vram": "1Gi"}, QUARTER, {"vram": "1Gi", "tflops": "25"}),
         ({f"{names.DRIVER}/vram": "1Gi"}, {"vram": "20Gi"}, {f"{names.DRIVER}/vram": "1Gi"}),
         ({"tflops": "1", "vram": "1Gi"}, QUARTER, {"tflops": "1", "vram": "1Gi"}),
@@ -165,7 +166,7 @@ def test_class_without_parameters_of_this_driver_is_none_of_its_classes(found: J
         ),
         (
             {"requests": QUARTER, "limits": {"vram": "19Gi"}},
-            "limits.vram: found 19Gi, expected at least the request of 20Gi",
+            "limits.vram: found 19Gi, expected at least its request 20Gi",
         ),
     ],
 )

@@ -383,9 +383,9 @@ OFF = "expected no switch that turns the limiter off"
             container_document("side"),
             [
                 "metadata.annotations[tensor-fusion.ai/tflops-limit]: found 50, expected at least "
-                "the request of 100",
+                "its request 100",
                 "metadata.annotations[tensor-fusion.ai/vram-limit]: found 8Gi, expected at least "
-                "the request of 16Gi",
+                "its request 16Gi",
             ],
         ),
         (
@@ -395,7 +395,7 @@ OFF = "expected no switch that turns the limiter off"
             container_document("side"),
             [
                 "metadata.annotations[tensor-fusion.ai/compute-percent-limit]: found 25, expected "
-                "at least the request of 50"
+                "at least its request 50"
             ],
         ),
     ],

@@ -91,6 +91,11 @@ OTHER = slice_of_models(T4, pool="edge")
             "tensor-fusion.ai/gpu-model: found H100, but the cards have A100 (2), T4 (1) at",
         ),
         (
+            {**AMOUNTS, "gpu_model": "NVIDIA A100-SXM4-40GB"},
+            "tensor-fusion.ai/gpu-model: found NVIDIA A100-SXM4-40GB, but the cards have NVIDIA "
+            "A100 (2), T4 (1) at present",
+        ),
+        (
             {**AMOUNTS, "vram_request": "100Gi"},
             "tensor-fusion.ai/vram-request: found 100Gi, but the largest card has 80Gi",
         ),

@@ -95,7 +95,7 @@ def test_shared_isolation_has_neither_amounts_nor_limits(more: dict[str, str]) -
         ("dra_enabled", "yes", "found 'yes', expected true or false"),
         ("dra_enabled", "True", "found 'True', expected true or false"),
         ("tflops_request", "100 TF", "found '100 TF', expected a quantity such as 100, 71200m"),
-        ("tflops_request", "-1", "found -1, expected more than 0"),
+        ("tflops_request", "-1", "found -1, expected 0 or more"),
         ("vram_request", "16GiB", "found '16GiB', expected a quantity"),
         *(
             (
@@ -187,7 +187,7 @@ HALF = {"compute_percent_request": "50"}
 @pytest.mark.parametrize(
     ("slices", "annotations", "expected"),
     [
-        # Percentages of a card's compute are converted exactly.
+        # Percentages of a card's compute are rounded down, so that equal parts of it fit.
         *(
             ([slice_of_models(A100)], {"compute_percent_request": percent}, [("", tflops, None)])
             for percent, tflops in {
@@ -195,8 +195,8 @@ HALF = {"compute_percent_request": "50"}
                 "50": "156",
                 "33": "102960m",
                 "12.5": "39",
-                "1n": "3n",
-                "0.3n": "3n",
+                "0.3n": "1m",
+                "33.3333": "103999m",
             }.items()
         ),
         # Only cards that the pod can get are considered.

@@ -213,6 +213,12 @@ TABLE: Final[list[tuple[Claimed, tuple[dict[str, str], ...], Any]]] = [
         soft(30720, (51, 30)),
     ),
     (one_card("0", "1Mi"), NO_POD, soft(1, (1, 1 / 1024))),
+    # Requests of 1G and 1.00055 consume this
+    (
+        one_card("1001m", "954Mi"),
+        (pod_annotations(tflops_limit="1.00055", vram_limit="1G"),),
+        soft(954, (1, 954 / 1024)),
+    ),
     (one_card("312", "80Gi"), NO_POD, soft(81920, (100, 80))),
     # A limit equal to its request; 0 counts as absent; the smallest limit of several pods
     (one_card(), (pod_annotations(tflops_limit="78", vram_limit="20Gi"),), soft(20480, (25, 20))),

@@ -105,6 +105,15 @@ def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -
     ]
 
 
+def test_virtual_compute_is_in_thousandths_as_kubernetes_137_requires_of_a_default() -> None:
+    card = gpu(milli_tflops=82_580)
+    ratios = Oversubscription(tflops_percent=133, host_memory_percent=0, host_disk_percent=0)
+
+    totals = capacity.virtual_totals([card], ratios, HostResources())
+
+    assert str(totals[card.uuid].tflops) == "109831m"
+
+
 @given(
     st.lists(st.integers(1, 200 * GIB), min_size=1, max_size=8),
     st.integers(0, 2**42),
