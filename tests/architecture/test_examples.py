@@ -447,6 +447,10 @@ def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
     assert policies == {("Mutating", "Fail"), ("Validating", "Ignore")}
 
 
+def test_quotas_webhook_may_write_an_event_except_in_a_dry_run() -> None:
+    assert webhooks()[QUOTAS]["sideEffects"] == "NoneOnDryRun"
+
+
 def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
     granted = rbac.rights(WEBHOOK, "tensorfusion-dra-webhook")
 

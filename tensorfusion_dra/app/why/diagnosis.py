@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.doctor import kubernetes, objects
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.answers import WEBHOOK, Diagnosis, PodState
@@ -308,7 +308,24 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         _add_stored(found, observed, extended)
     elif claim := resource_claims.extended_claim(found.pod, observed.classes, observed.nodes):
         found.future.append(claim)
+    unnamed = _unnamed(found.pod, found.claims, observed)
+    found.findings += _of_new_pods(unnamed, is_created=is_created)
     return found
+
+
+def _unnamed(pod: Document, claims: Sequence[Document], observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about claims of this driver that no container of the pod names."""
+    own = {names.DEVICE_CLASS, *kubernetes.own_classes(observed.classes)}
+    ours = {
+        claim["metadata"]["name"]
+        for claim in claims
+        if any(each.get("deviceClassName") in own for each in resource_claims.requests(claim))
+    }
+    entries = map(name_of, resource_claims.entries(pod))
+    stored = resource_claims.names_by_entry(pod)
+    # A claim that is not created yet has the name that resource_claims.created() gives it.
+    made = {each: stored.get(each, f"{pod['metadata'].get('name')}-{each}") for each in entries}
+    return findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
 
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -321,11 +338,12 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
         yield from _of_new_pods(findings.without_effect(pod))
-    for name in reading.claim_names(pod):
-        claim = _stored(pod, observed, name)
-        if claim is not None:
-            yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
-            yield from _outdated(pod, claim, observed)
+    named = (_stored(pod, observed, name) for name in reading.claim_names(pod))
+    claims = [claim for claim in named if claim is not None]
+    yield from _of_new_pods(_unnamed(pod, claims, observed))
+    for claim in claims:
+        yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+        yield from _outdated(pod, claim, observed)
 
 
 def _of_new_pods(found: Iterable[Finding], *, is_created: bool = True) -> Iterator[Finding]:

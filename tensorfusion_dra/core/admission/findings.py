@@ -12,12 +12,14 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Item = Mapping[str, Any]
 
 ANNOTATIONS: Final = "annotations"
 """Subject of the findings about annotations that give the pod no GPU."""
+CONTAINERS: Final = "containers"
+"""Subject of the findings about claims that no container of the pod names."""
 _MEANT: Final = frozenset(
     {*REQUESTING_ANNOTATIONS, names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT}
 )
@@ -70,6 +72,32 @@ def misplaced(workload: Item) -> Iterator[Finding]:
             expected=where,
             remedy=f"move {', '.join(named)} to {where}",
         )
+
+
+def unnamed(pod: Item, entries: Collection[str]) -> Iterator[Finding]:
+    """Yield each of a pod's claims of GPUs that no container names.
+
+    The scheduler gives it devices, but the kubelet does not prepare it. It is a problem if the pod
+    has no other claim of GPUs.
+
+    Args:
+        entries: Names of the pod's claims of GPUs, in its spec.resourceClaims.
+    """
+    used = {
+        name_of(use)
+        for _, container in resource_claims.containers_with_paths(pod)
+        for use in as_list(as_map(container.get("resources")).get("claims"))
+    }
+    found = problem if used.isdisjoint(entries) else warning
+    for entry in entries:
+        if entry not in used:
+            yield found(
+                CONTAINERS,
+                f"none of them names claim {entry}, so they get no GPU of it, and its share is "
+                "lost",
+                expected=f"{entry} in resources.claims of a container",
+                remedy="name it in resources.claims of a container",
+            )
 
 
 def dialect_of(unknown: Collection[str]) -> Dialect | None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.rest import (
@@ -200,6 +201,52 @@ def test_claim_that_is_older_than_the_annotations_of_its_pod(
     unchanged = [] if is_scheduled else [correct]
     assert found["helps"][:1] == ([delete] if earlier else unchanged)
     assert "gpu_model" not in edited or "Correct" not in str(found["helps"])
+
+
+NAME_IT = "name it in resources.claims of a container"
+LOST = "containers: none of them names claim gpu, so they get no GPU of it, and its share is lost"
+
+
+def test_claim_that_no_container_names(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    made = objects.template(request({"vram": "1Gi"}), name="a")
+    file.write_text(yaml.safe_dump_all([made, objects.pod("b", template_name="a", uses=False)]))
+    cluster.client.create(CLAIMS, objects.claim(request({"vram": "1Gi"}), name="a"))
+    cluster.client.create(PODS, objects.pod("a", claim_name="a", uses=False))
+
+    planned = cluster.why(capsys, "-f", str(file))
+    waiting = cluster.why(capsys, "a")
+    cluster.schedule()
+    code, bound = cluster.why(capsys, "a")
+
+    for pod, cure, (waiting_code, found) in (
+        ("b", NAME_IT, planned),
+        ("a", NAME_IT + AGAIN, waiting),
+    ):
+        assert (waiting_code, found["helps"]) == (1, [cure])
+        fits = "Otherwise it fits now on node-01."
+        assert found["answer"] == f"default/{pod} gets no GPU: {LOST}. {fits}"
+    assert bound["answer"].endswith(f" It got no GPU: {LOST}.")
+    assert (code, bound["state"], bound["helps"]) == (1, "bound", [NAME_IT + AGAIN])
+
+
+def test_second_claim_that_no_container_names_and_claim_of_another_driver(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.client.create(CLASSES, objects.device_class("nic"))
+    for name in ("used", "lost"):
+        cluster.client.create(CLAIMS, objects.claim(request({"vram": "1Gi"}), name=name))
+    nic = objects.claim(objects.exactly("nic", deviceClassName="nic"), name="network")
+    cluster.client.create(CLAIMS, nic)
+    entries = [{"name": name, "resourceClaimName": name} for name in ("used", "lost", "network")]
+    container = objects.pod()["spec"]["containers"][0]
+    container["resources"] = {"claims": [{"name": "used"}]}
+    cluster.add_pod("a", resourceClaims=entries, containers=[container])
+
+    _, found = cluster.why(capsys, "a")
+
+    assert [each["level"] for each in found["findings"]] == ["warning"]
+    assert found["findings"][0]["found"].startswith("none of them names claim lost")
 
 
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:
