@@ -1,6 +1,7 @@
 """The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -35,7 +36,8 @@ _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
 }
-_TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
+_UNANSWERED: Final = re.compile(r'failed calling webhook "([^"]+)"')
+"""What the API server says of a webhook that does not answer."""
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
 
@@ -116,7 +118,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     That is one that waits; if none can be created, the pod of the template; else one with a fault.
     """
     failed = [
-        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_TRY_AGAIN)
+        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_cure(text))
         for text in filter(None, [found.failure])
     ]
     if found.waiting:
@@ -138,11 +140,21 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
             made,
             answer=f"{text}.",
             state=PodState.WAITS,
-            helps=made.helps or [_TRY_AGAIN],
+            helps=made.helps or [_cure(found.failure)],
         )
     every = [diagnose(pod, cluster) for pod in found.pods[:_MAX_PODS]]
     worst = next((each for each in every if each.findings), every[0])
     return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
+
+
+def _cure(failure: str) -> str:
+    """Return what lets a controller create its object, which the API server refused."""
+    cure = "correct what the message names"
+    if named := _UNANSWERED.search(failure):
+        is_ours = objects.webhooks([{"webhooks": [{"name": named[1]}]}])
+        how = " (tensorfusion-dra doctor says what is wrong)" if is_ours else ""
+        cure = f"start webhook {named[1]} again, which does not answer{how}"
+    return f"{cure}; the controller tries again"
 
 
 def exit_code(found: Diagnosis) -> int:
@@ -498,7 +510,7 @@ def _add_future(
                 if failure
                 else "not created yet",
                 expected="a claim that kube-controller-manager creates within seconds",
-                remedy="correct what the message names; the controller tries again"
+                remedy=_cure(failure)
                 if failure
                 else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
             )
