@@ -28,9 +28,11 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 
 Document = Mapping[str, Any]
 
-ELSEWHERE: Final = (
-    "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
+BIND_ROLE: Final = (
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
+    "webhook's pods the chart's value webhook.why does."
 )
+"""Remedy for a permission that is missing."""
 WEBHOOK: Final = "webhook"
 """Subject of the findings about a pod without the claim that its annotations request."""
 _NO_GPU: Final = frozenset({WEBHOOK, ANNOTATIONS, CONTAINERS})

@@ -96,7 +96,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     except StatusError as error:
         if error.status != 403:
             raise
-        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+        raise RetryableError(f"{error}. {answers.BIND_ROLE}") from error
 
 
 def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
@@ -246,7 +246,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     elif observed.missing:
         answer = (
             f"{name} waits; whether a card is free for it was not tried: no right to list "
-            f"{' and '.join(observed.missing)}. {answers.ELSEWHERE}"
+            f"{' and '.join(observed.missing)}. {answers.BIND_ROLE}"
         )
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
@@ -525,7 +525,7 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             f"claim from ResourceClaimTemplate {name}",
             "not created yet, and the template could not be read",
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
-            remedy="run this with that right",
+            remedy=answers.BIND_ROLE,
         )
     return problem(
         f"ResourceClaimTemplate {name}",

@@ -22,7 +22,7 @@ from dra_simulator.rest import (
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tests.support import image_packages, markdown, objects, pod_login
+from tests.support import helm, image_packages, installation, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
@@ -498,6 +498,10 @@ def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) 
 
 
 FORBIDDEN = 403
+BIND = (
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
+    "webhook's pods the chart's value webhook.why does."
+)
 
 
 def test_missing_rights_are_named_and_the_rest_is_answered(
@@ -513,6 +517,7 @@ def test_missing_rights_are_named_and_the_rest_is_answered(
     assert (code, other_code, found["state"]) == (0, 1, "fits")
     assert found["unchecked"] == ["ResourceClaimTemplates (no right to list them)"]
     assert "the template could not be read" in other["answer"]
+    assert other["helps"] == [BIND]
 
 
 VITAL = {
@@ -539,8 +544,7 @@ def test_without_the_rights_for_a_trial_the_faults_of_the_pod_are_found(
     assert (code, free["state"]) == (1, "waits")
     assert free["answer"] == (
         "default/a waits; whether a card is free for it was not tried: no right to list "
-        f"{' and '.join(kinds)}. Ask with an account that has the right: kubectl tensorfusion why, "
-        "with your own kubeconfig."
+        f"{' and '.join(kinds)}. {BIND}"
     )
     assert free["findings"] == []
     assert free["unchecked"] == [f"{kind} (no right to list them)" for kind in kinds]
@@ -557,7 +561,11 @@ def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
 
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert "GET /api/v1/namespaces/default/pods/a: 403" in ended.err
-    assert "kubectl tensorfusion why, with your own kubeconfig" in ended.err
+    assert ended.err.endswith(f". {BIND}\n")
+
+
+def test_role_that_is_named_is_installed_with_the_webhook() -> None:
+    assert helm.one(installation.documents("webhook"), "ClusterRole", "tensorfusion-dra-why")
 
 
 @pytest.fixture
