@@ -227,7 +227,7 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
-            errors = [*wanted.errors]
+            errors = [*wanted.errors, *(() if wanted.has_amounts else findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))

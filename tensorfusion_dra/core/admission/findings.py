@@ -12,6 +12,7 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Item = Mapping[str, Any]
@@ -111,6 +112,31 @@ def dialect_of(unknown: Collection[str]) -> Dialect | None:
     }
     most = max(counts, key=lambda dialect: counts[dialect])
     return most if counts[most] else None
+
+
+def mixed(pod: Item) -> Iterator[FieldError]:
+    """Yield the first word of another system in a pod that has this driver's annotations as well.
+
+    Nobody translates it: where annotations request a GPU, they alone say which.
+    """
+    metadata = as_map(pod.get("metadata"))
+    others = {
+        name: text
+        for name, text in review.annotations_of(pod).items()
+        if not name.startswith(names.ANNOTATION_PREFIX)
+    }
+    plain = {**pod, "metadata": {**metadata, "annotations": others}}
+    matches = dialects.translate(plain, Dialect).matches
+    if dialect := dialect_of([each.key for each in matches]):
+        words = {word.name for word in dialects.WORDS[dialect]} - {names.NVIDIA_GPU}
+        yield FieldError(
+            next(each.path for each in matches if each.key in words),
+            Reason.INVALID,
+            f"found a word of {dialect} beside annotations of {names.TENSOR_FUSION_GROUP}, "
+            "expected only one of the two: the webhook translates it in pods without these "
+            f"annotations, with {dialect} in webhook.dialects of the chart and the label "
+            f"{names.LABEL_DIALECT}{dialect}=true on the namespace",
+        )
 
 
 def untranslated(pod: Item, dialect: Dialect, labels: Item | None, *, is_spoken: bool) -> Finding:
