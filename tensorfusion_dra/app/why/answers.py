@@ -285,7 +285,7 @@ def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
 
 def cause_text(rejection: Rejection) -> str:
     """Return the cause of a rejection without the values of its device."""
-    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject))
+    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject)) + rejection.beside
 
 
 def short(expression: str) -> str:
