@@ -25,6 +25,8 @@ from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import AdmissionReport
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import class_admission
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -48,6 +50,7 @@ class FilePods:
             InputError: The file cannot be read, or contains unsupported objects.
         """
         self._objects: Final = _read(file)
+        self._classes: Final = _share_classes(self._objects)
         self._options: Final = options
         self._refused: Final[dict[str, str]] = {}
         self._webhook: SimulatedWebhook | None = None
@@ -59,7 +62,7 @@ class FilePods:
         self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
         cluster.watch_process("webhook", self._webhook.process)
         cluster.until("readiness of the webhook", self._webhook.is_ready)
-        for configuration in self._webhook.configurations():
+        for configuration in self._webhook.configurations(self._classes):
             cluster.client.create(_resource(configuration), configuration)
         (template,) = documents("claim-template.yaml")
         named = {item["metadata"]["name"] for item in self._objects if item["kind"] == "Pod"}
@@ -182,6 +185,25 @@ def _read(file: Path) -> list[dict[str, Any]]:
             if space != NAMESPACE:
                 raise InputError(f"{file}: namespace: found {space}, expected {NAMESPACE}")
     return sorted(objects, key=lambda item: _APPLIED.index(_resource(item)))
+
+
+def _share_classes(objects: Sequence[Json]) -> list[str]:
+    """Return the names of the DeviceClasses that have amounts for their claims.
+
+    Raises:
+        InputError: A class has malformed parameters.
+    """
+    found = []
+    for each in objects:
+        if _resource(each) is CLASSES:
+            name = str(each["metadata"]["name"])
+            try:
+                of_class = class_admission.of_class(each)
+            except ParameterError as error:
+                raise InputError(f"DeviceClass {name}: {error}") from error
+            if of_class and of_class.requests:
+                found.append(name)
+    return found
 
 
 def _resource(item: Mapping[str, Any]) -> Resource:

@@ -116,6 +116,26 @@ spec:
     assert report["pods"][0]["shares"][0]["consumed"]["virtual_tflops"] == "400"
 
 
+def test_pod_whose_claim_names_a_class_gets_the_amounts_of_the_class(tmp_path: Path) -> None:
+    text = (EXAMPLES / "share-class.yaml").read_text()
+    own = text.replace("name: quarter", "name: own").replace(
+        "TemplateName: quarter", "TemplateName: own"
+    )
+    several = own.split("---", 1)[1].replace("gpu-quarter", "gpu-quarter\n            count: 2")
+    file = written(tmp_path, f"{text}---{several}")
+
+    report = simulated(file)
+
+    found = {pod["name"]: pod for pod in report["pods"]}
+    assert {pod["phase"] for pod in found.values()} == {"Running"}
+    consumed = {"tflops": "78", "vram": "20Gi"}
+    for name, cards in (("quarter", 1), ("own", 2)):
+        assert [share["consumed"] for share in found[name]["shares"]] == [consumed] * cards
+        assert len({share["device"] for share in found[name]["shares"]}) == cards
+    assert found["quarter"]["env"]["TF_GPU_MEMORY_LIMIT"] == str(30 * 1024)
+    assert report["left_behind"] == []
+
+
 def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
     wrong = text.replace('"100"', "many").replace("16Gi", "lots")
@@ -147,6 +167,10 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}",
             "namespace: found b, expected default",
+        ),
+        (
+            (EXAMPLES / "share-class.yaml").read_text().replace("30Gi", "many"),
+            "DeviceClass gpu-quarter: limits.vram: found 'many', expected a quantity",
         ),
     ],
 )
