@@ -94,6 +94,14 @@ def test_every_example_is_valid_and_a_strict_api_server_accepts_it(
         assert client.create(resource, document)["metadata"]["uid"]
 
 
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_example_can_be_applied_to_any_namespace_or_brings_its_own(file: Path) -> None:
+    found = documents(file)
+    own = {each["metadata"]["name"] for each in found if each["kind"] == "Namespace"}
+
+    assert {each["metadata"].get("namespace") for each in found} - {None} == own
+
+
 def test_templates_in_examples_equal_the_shipped_one() -> None:
     """A different one with the same name could not be applied: a template's spec is immutable."""
     (shipped,) = documents(MANIFESTS[0])
