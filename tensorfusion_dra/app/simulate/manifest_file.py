@@ -98,12 +98,14 @@ class FilePods:
                 self._refused[name] = error.message
         return accepted
 
-    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """Return the capacities that the first request of the pod's claim names."""
-        for request in _requests(cluster, pod):
-            found = as_map(as_map(request.get("capacity")).get("requests"))
-            return {str(name): str(text) for name, text in found.items()}
-        return {}
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Sequence[Mapping[str, str]]:
+        """Return the capacities that the pod's claim names for each of its GPUs."""
+        return [
+            {str(name): str(text) for name, text in found.items()}
+            for request in _requests(cluster, pod)
+            for found in [as_map(as_map(request.get("capacity")).get("requests"))]
+            for _ in range(request.get("count") or 1)
+        ]
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the result of each pod's admission; the refused pods come first."""
@@ -111,15 +113,13 @@ class FilePods:
         for name in sorted(self._names(PODS) - self._refused.keys()):
             pod = cluster.pod(name)
             claim = cluster.claim_of(pod)
-            requests = _requests(cluster, name)
             found.append(
                 AdmissionReport(
                     pod=name,
                     warnings=self._warnings(name),
                     annotations=annotations_of(pod),
                     claim=claim["metadata"]["name"] if claim else "",
-                    request=requests[0] if requests else {},
-                    requests=requests.count(requests[0]) if requests else 0,
+                    requests=tuple(_requests(cluster, name)),
                 )
             )
         return found
