@@ -68,8 +68,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="file",
         metavar="FILE",
-        help="YAML file with pods, GPUPools and claim templates, which are applied through the "
-        "webhook in place of --pods and --request",
+        help="YAML file with pods, workloads, classes, GPUPools and claim templates, which are "
+        "applied through the webhook in place of --pods and --request",
     )
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(

@@ -20,16 +20,18 @@ from dra_simulator.rest import (
     Resource,
 )
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
+from tensorfusion_dra.app.simulate.command import MAX_PODS
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import AdmissionReport
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
+from tensorfusion_dra.app.why.observed import pod_of
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number
 
 _APPLIED: Final = (NAMESPACES, CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
 """The kinds that a file may contain, in the order in which they are created."""
@@ -172,9 +174,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
         raise InputError(f"{file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {' '.join(str(error).split())}") from error
-    objects = [item for item in found if item is not None]
+    objects = [each for item in found if item is not None for each in _pods_of(item)]
     for item in objects:
-        known = ", ".join(resource.kind for resource in _APPLIED)
+        known = ", ".join([*(resource.kind for resource in _APPLIED), "a workload with its pods"])
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
             raise InputError(f"{file}: found {str(item)[:40]!r}, expected an object")
         if (item.get("apiVersion"), item.get("kind")) not in _RESOURCES:
@@ -185,6 +187,30 @@ def _read(file: Path) -> list[dict[str, Any]]:
             if space != NAMESPACE:
                 raise InputError(f"{file}: namespace: found {space}, expected {NAMESPACE}")
     return sorted(objects, key=lambda item: _APPLIED.index(_resource(item)))
+
+
+def _pods_of(item: Json) -> list[Json]:
+    """Return the pods that a workload creates at first, numbered; another object as it is.
+
+    Raises:
+        InputError: They are too many.
+    """
+    metadata, spec = as_map(as_map(item).get("metadata")), as_map(as_map(item).get("spec"))
+    name = metadata.get("name") or str(metadata.get("generateName")).rstrip("-")
+    named = {"namespace": NAMESPACE, **metadata, "name": name}
+    pod = metadata and pod_of({**item, "metadata": named})
+    if not pod or item.get("kind") == "Pod":
+        return [item]
+    spec = as_map(as_map(spec.get("jobTemplate")).get("spec")) or spec
+    count = spec.get("replicas", spec.get("parallelism", 1))
+    if not is_whole_number(count) or not 0 <= count <= MAX_PODS:
+        raise InputError(
+            f"{item.get('kind')} {name}: found {count} pods, expected at most {MAX_PODS}"
+        )
+    return [
+        {**pod, "metadata": {**pod["metadata"], "name": f"{name}-{number + 1}"}}
+        for number in range(count)
+    ]
 
 
 def _share_classes(objects: Sequence[Json]) -> list[str]:

@@ -172,6 +172,40 @@ def test_shares_of_containers_and_a_pod_without_a_gpu_are_shown_as_they_are(tmp_
     assert "forgotten no GPU Running - -" in lines
 
 
+TEMPLATE = """{metadata: {annotations: {tensor-fusion.ai/dra-enabled: "true",
+  tensor-fusion.ai/tflops-request: "10", tensor-fusion.ai/vram-request: 1Gi}},
+  spec: {containers: [{name: main, image: train}]}}"""
+WORKLOADS = f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: serve}}
+spec:
+  replicas: 2
+  template: {TEMPLATE}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{generateName: train-}}
+spec: {{template: {TEMPLATE}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {{name: nightly}}
+spec:
+  schedule: "@daily"
+  jobTemplate: {{spec: {{parallelism: 2, template: {TEMPLATE}}}}}
+"""
+
+
+def test_pods_of_workloads_run(tmp_path: Path) -> None:
+    report = simulated(written(tmp_path, WORKLOADS))
+
+    pods = ["serve-1", "serve-2", "train-1", "nightly-1", "nightly-2"]
+    found = {pod["name"]: pod["phase"] for pod in report["pods"]}
+    assert found == dict.fromkeys(pods, "Running")
+    assert [each["claim"] != "" for each in report["admissions"]] == [True] * 5
+
+
 def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
     wrong = text.replace('"100"', "many").replace("16Gi", "lots")
@@ -199,6 +233,15 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
         (
             "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}",
             "found Deployment of apps",
+        ),
+        (
+            "{apiVersion: v1, kind: Service, metadata: {name: a}}",
+            "found Service of v1, expected one",
+        ),
+        (
+            "{apiVersion: batch/v1, kind: Job, metadata: {name: a}, spec: {parallelism: 201, "
+            "template: {spec: {containers: []}}}}",
+            "Job a: found 201 pods, expected at most 200",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}",
