@@ -542,7 +542,7 @@ def test_table_shows_state_time_names_and_problems_of_each_provider(tmp_path: Pa
     for line in (
         r"attributes +rack +racks 1\.0 +ok .* example\.com/rack on 2 devices$",
         r"health +fans +racks 1\.0 +ok .* fan-stopped on 1 device$",
-        "left out: rack: gpu-.* model: the driver itself uses this name",
+        "left out: rack: gpu-.* model: found a name of the driver's domain, expected <your ",
         "failed: broken: GPU-",
     ):
         assert re.search(line, shown.stdout, re.MULTILINE), line
