@@ -96,18 +96,12 @@ class SimulatedWebhook:
         Args:
             classes: DeviceClasses whose claims the webhook fills; the chart's webhook.classes.
         """
-
-        def with_classes(found: re.Match[str]) -> str:
-            return f"name in {json.dumps([*json.loads(found[1]), *classes])}"
-
         for document in documents("install/webhook.yaml"):
             if not document["kind"].endswith("WebhookConfiguration"):
                 continue
             for webhook in document["webhooks"]:
+                add_classes(webhook, classes)
                 path = webhook["clientConfig"]["service"]["path"]
-                for condition in webhook["matchConditions"] if path in _OF_CLASSES else ():
-                    expression = condition["expression"]
-                    condition["expression"] = _NAMES.sub(with_classes, expression)
                 bundle = base64.b64encode(self.ca_bundle.encode()).decode()
                 webhook["clientConfig"] = {"url": f"{self.url}{path}", "caBundle": bundle}
             yield document
@@ -130,6 +124,20 @@ class SimulatedWebhook:
             time.sleep(_POLL_SECONDS)
         summary = f"webhook: not serving within {_START_SECONDS:g} s"
         raise WaitError(summary, self.process.problems())
+
+
+def add_classes(webhook: Json, classes: Iterable[str]) -> None:
+    """Have the API server send claims of these classes to a webhook of the manifests as well.
+
+    That is what the chart's webhook.classes does. Webhooks for other objects stay as they are.
+    """
+
+    def longer(found: re.Match[str]) -> str:
+        return f"name in {json.dumps([*json.loads(found[1]), *classes])}"
+
+    is_for_claims = webhook["clientConfig"]["service"]["path"] in _OF_CLASSES
+    for condition in webhook["matchConditions"] if is_for_claims else ():
+        condition["expression"] = _NAMES.sub(longer, condition["expression"])
 
 
 def renew(authority: trustme.CA, certificate: Path, key: Path) -> None:
