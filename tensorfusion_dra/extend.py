@@ -107,11 +107,11 @@ class AttributeProvider(Protocol):
     """Provider of additional attributes for the device of one card."""
 
     def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, AttributeValue]:
-        """Return attributes by qualified name, preferably ``<your domain>/<identifier>``.
+        """Return attributes by name, ``<your domain>/<identifier>``.
 
         It should return the same attributes for the same card, because every change is written to
         the API server. A value is a string of at most 64 bytes, a 64-bit int, a bool or a Version.
-        A name that the driver itself uses, or a value that the API would refuse, is left out.
+        A name of the driver's domain, or a value that the API would refuse, is left out.
         """
         ...
 
@@ -120,7 +120,7 @@ class CapacityProvider(Protocol):
     """Provider of additional capacities, which claims consume parts of."""
 
     def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, Capacity]:
-        """Return capacities by qualified name, preferably ``<your domain>/<identifier>``.
+        """Return capacities by name, ``<your domain>/<identifier>``.
 
         Make them with consumable(). Kubernetes' scheduler adds up what claims consume of them, and
         the driver checks the sum again when it prepares a claim.

@@ -71,7 +71,10 @@ def test_class_with_begin_passes() -> None:
             (testing.check_attributes, provider, text)
             for provider, text in (
                 (lambda gpu, node: {RACK: 1.5}, "found float, expected a string"),
-                (lambda gpu, node: {"model": "x"}, "the driver itself uses this name"),
+                (
+                    lambda gpu, node: {"rack": "x"},
+                    "rack: found a name of the driver's domain, expected",
+                ),
                 (lambda gpu, node: {RACK: gpu.pci_bus_id[0]}, "TypeError"),
                 (lambda gpu, node: {RACK: gpu.product_name}, "may not be more than 64 bytes"),
                 (lambda gpu, node: None, "expected a mapping by name"),

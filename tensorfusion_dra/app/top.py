@@ -22,6 +22,8 @@ _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _MIN_SECONDS: Final = 1.0
 _MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
+_SHOWN_DIGITS: Final = 12
+"""Of the ID of a container that no pod has: it has ended, or its card is simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +282,7 @@ def _lines(
     if containers is not None:
         used = sorted(
             (
-                *containers.get(identity, ("-", identity)),
+                *containers.get(identity, (holder.text, identity[:_SHOWN_DIGITS])),
                 *(card.node, short[card.device.id.device], amount),
             )
             for card, holder in shares

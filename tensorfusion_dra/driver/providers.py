@@ -24,9 +24,8 @@ against the API's rules, so that one that the API server would refuse costs only
 devices get what was offered, one provider after the other. A device has its taints and the driver's
 own attributes by then, and no offer changes them:
 
-- A name of the driver is never given by another package, even where the driver does not use it now
-  (`virtual_vram` in a pool without oversubscription), and with the driver's domain in front of it,
-  which Kubernetes takes for the same name.
+- A name has the domain of its package. Names of the driver's domain, with it or without, and those
+  of Kubernetes are the driver's alone: a later release may publish one.
 - The first provider to give a name wins; the later ones are refused.
 - Within one provider names are taken in alphabetical order. A device has room for 32 attributes and
   capacities together (DeviceMaxAttributesAndCapacities), of which the driver uses up to 28.
@@ -71,11 +70,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-OF_DRIVER: Final = names.CAPACITIES | {
-    value for key, value in vars(names).items() if key.startswith("ATTR_")
-}
-"""Names that the driver itself publishes, or could publish."""
-_OWN_DOMAIN: Final = f"{names.DRIVER}/"
+_OWN_DOMAINS: Final = frozenset({"", names.DRIVER, names.ATTR_PCIE_ROOT.partition("/")[0]})
+"""Domains of the driver's own names, and of those that Kubernetes defines for all drivers.
+
+Kubernetes takes a name without a domain for one of the driver's domain.
+"""
 _MAX_NAME: Final = 100
 _MAX_NAMES: Final = 100
 """Beyond this an answer is an error, because each name that is refused is a line in the log."""
@@ -509,9 +508,8 @@ def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> 
 
 
 def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
-    for known in (name, name.removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
-        if known in givers:
-            return f"provider {givers[known]} gave this name first"
+    if name in givers:
+        return f"provider {givers[name]} gave this name first"
     most = device_rules.MAX_ENTRIES
     if entries >= most:
         return f"the device has {most} attributes and capacities, which is the most"
@@ -521,8 +519,10 @@ def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
 def _name(name: object) -> str:
     if not isinstance(name, str):
         raise RefusedError(f"found a name of type {type(name).__name__}, expected a string")
-    if name.removeprefix(_OWN_DOMAIN) in OF_DRIVER:
-        raise RefusedError("the driver itself uses this name")
+    if name.rpartition("/")[0] in _OWN_DOMAINS:
+        raise RefusedError(
+            "found a name of the driver's domain, expected <your domain>/<identifier>"
+        )
     _refuse(name_rules.qualified("name", name))
     return _text(name)
 

@@ -581,11 +581,14 @@ class Rejection:
         subject: The same for all devices with this cause: a selector's term, the name of a
             capacity, a taint's key and value.
         text: With the values of this device.
+        beside: What would keep the device from the request even if it were free, such as
+            `` (tainted sick)``; "" for nothing. The text has it, too.
     """
 
     cause: Cause
     subject: str
     text: str
+    beside: str = ""
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:

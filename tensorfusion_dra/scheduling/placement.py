@@ -58,8 +58,11 @@ def rejection_of(
             subject="consumesCounters",
             text="uses consumesCounters, which is not supported",
         )
+    taint = wanted.repelling_taint(device)
+    beside = f" (tainted {taint})" if taint else ""
     if used.is_exclusive(device.id) and not wanted.is_admin:
-        return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
+        text = f"in use exclusively{beside}"
+        return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text=text, beside=beside)
     phase: Rejection | None = None
     for expression in (*classes[wanted.device_class].selectors, *wanted.selectors):
         for failed in _failed(expression, device):
@@ -67,8 +70,10 @@ def rejection_of(
                 return failed
             phase = phase or failed
     if short := devices.shortage(wanted.amounts, device.capacity, used.taken(device.id)):
-        return short
-    if taint := wanted.repelling_taint(device):
+        if devices.shortage(wanted.amounts, device.capacity, {}):
+            beside = ""  # too small even without its other shares and its taint
+        return replace(short, text=short.text + beside, beside=beside)
+    if taint:
         return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase
 

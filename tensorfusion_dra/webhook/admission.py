@@ -44,6 +44,8 @@ from tensorfusion_dra.driver.ports import Objects
 
 Item = Mapping[str, Any]
 
+_WARNING_SECONDS: Final = 1.0
+"""Longest time to read a pod for a warning alone."""
 _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
@@ -228,7 +230,7 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
-            errors = [*wanted.errors]
+            errors = [*wanted.errors, *(() if wanted.has_amounts else findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
@@ -402,6 +404,22 @@ class AdmissionRules:
         except DriverError as error:
             return _refused("spec.devices.requests", str(error))
         return Verdict(changed=filled) if filled != claim else None
+
+    def warn_unnamed(self, asked: Review) -> None:
+        """Have the pod of a new claim warned if none of its containers names the claim."""
+        annotations = asked.annotations
+        entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
+        # A claim with this annotation was filled here, and the webhook has containers name it.
+        is_filled = names.ANNOTATION_TFLOPS_LIMIT in annotations
+        if not entry or is_filled or not asked.is_creation or asked.dry_run:
+            return
+        with suppress(InputError, RetryableError):
+            owner = claim_admission.owner(asked.document, asked.namespace)
+            seconds = min(asked.wait_seconds, _WARNING_SECONDS)
+            pod = self.pods.find(owner, wait_seconds=seconds)
+            found = findings.unnamed(pod, [entry]) if pod else ()
+            if warnings := [f"{each.subject}: {each.found}" for each in found]:
+                self.on_warnings(owner.as_reference(), warnings)
 
     def parameters(self, asked: Review) -> Verdict:
         """Refuse an object whose opaque parameters for this driver are invalid."""

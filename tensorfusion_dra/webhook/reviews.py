@@ -60,6 +60,13 @@ class Reviews:
                 and the seconds since the request arrived; returns at once.
         """
         self._on_review: Final = on_review
+
+        def claim_within_quotas(asked: Review) -> Verdict:
+            verdict = quotas.claim(asked)
+            if not verdict.errors:
+                admission.warn_unnamed(asked)
+            return verdict
+
         # The API server converts other versions of an object into the one of the configuration.
         claims = {(RESOURCE_GROUP, "v1", "ResourceClaim")}
         checked = {(RESOURCE_GROUP, "v1", kind) for kind in claim_admission.CONFIG_PATHS}
@@ -67,7 +74,7 @@ class Reviews:
             MUTATE_PODS: (admission.pod, {_POD}),
             MUTATE_CLAIMS: (admission.claim, claims),
             VALIDATE: (admission.parameters, checked),
-            QUOTAS: (quotas.claim, claims),
+            QUOTAS: (claim_within_quotas, claims),
             **{
                 f"{MUTATE_PODS}/{dialect}": (partial(admission.dialect, dialect), {_POD})
                 for dialect in Dialect

@@ -80,6 +80,7 @@ def test_version_flag_prints_name_and_version() -> None:
         (["simulate", "--pods", "-1"], "pods: found -1"),
         (["simulate", "--request", "tflops"], "request 'tflops'"),
         (["simulate", "--request", "speed=1"], "request 'speed=1'"),
+        (["simulate", "--request", "tflops=1,a.com/b-c=1"], "'a.com/b-c=1': expected tflops=..., "),
         (["simulate", "--request", "tflops=1_000"], "request 'tflops=1_000'"),
         (["completion", "sh"], "invalid choice: 'sh'"),
     ],
@@ -257,6 +258,17 @@ def test_inspect_reports_a_damaged_record_and_shows_the_rest(tmp_path: Path, run
     assert "T4" in ended.stdout
     assert ended.stderr.startswith(f"tensorfusion-dra: claim record {record}: found no record")
     assert record.read_text() == "no record"
+
+
+@pytest.mark.process
+def test_simulate_requests_a_capacity_of_another_package() -> None:
+    ended = command(
+        "simulate", "--pods", "1", "--request", "tflops=10,vram=1Gi,example.com/seats=2"
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "  pod-1  10 TFLOPS, 1Gi, 2 example.com/seats  Pending  -    -\n" in ended.stdout
+    assert "pod-1 waits: 0/1 nodes are available: " in ended.stdout
 
 
 @pytest.mark.process
@@ -530,7 +542,7 @@ def test_table_shows_state_time_names_and_problems_of_each_provider(tmp_path: Pa
     for line in (
         r"attributes +rack +racks 1\.0 +ok .* example\.com/rack on 2 devices$",
         r"health +fans +racks 1\.0 +ok .* fan-stopped on 1 device$",
-        "left out: rack: gpu-.* model: the driver itself uses this name",
+        "left out: rack: gpu-.* model: found a name of the driver's domain, expected <your ",
         "failed: broken: GPU-",
     ):
         assert re.search(line, shown.stdout, re.MULTILINE), line

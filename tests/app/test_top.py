@@ -81,7 +81,8 @@ def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Captur
     containers = [{"name": "main", "containerID": "containerd://4f4f"}]
     pod["status"] = {**pod.get("status", {}), "containerStatuses": containers}
     cluster.client.replace_status(PODS, pod)
-    own = {"4f4f": 10 * 2**30 + 5, "a0a0": 2 * 2**30}
+    unknown = "a0" * 32  # of a container that has ended, or of a simulated card
+    own = {"4f4f": 10 * 2**30 + 5, unknown: 2 * 2**30}
     use(cluster, "a", vramBytes=12 * 2**30, smPercent=35, processes=2, containers=own)
 
     lines = cluster.text(capsys, "top", "--containers").splitlines()
@@ -92,7 +93,7 @@ def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Captur
     assert of_b.endswith(" -")
     assert [(*line.split()[:2], line.split()[-1]) for line in lines[-3:]] == [
         ("POD", "CONTAINER", "USED"),
-        ("-", "a0a0", "2Gi"),
+        ("default/a", "a0a0a0a0a0a0", "2Gi"),
         ("default/a", "main", "10Gi"),
     ]
     used = [share["used"] for share in found["cards"][0]["shares"]]

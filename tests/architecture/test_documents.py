@@ -1,6 +1,8 @@
 """The documents' links work, and their tables, paths and commands agree with the project."""
 
+import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +189,34 @@ def test_every_path_exists_in_the_package_or_at_the_top(path: str) -> None:
 @pytest.mark.parametrize(("marker", "name"), [("layers", "arrows"), ("rooms", "rooms")])
 def test_drawing_is_the_import_contract(marker: str, name: str) -> None:
     assert drawing(marker) == [layer for layer in contract(name) if layer - HIDDEN]
+
+
+def test_example_of_the_simulators_page_needs_the_packages_alone() -> None:
+    (example,) = (
+        target
+        for target in markdown.links(markdown.text(ROOT / "docs" / "simulator.md"))
+        if target.endswith(".py")
+    )
+    tree = ast.parse((ROOT / "docs" / example).read_text(encoding="utf-8"))
+
+    modules = {
+        name.partition(".")[0]
+        for each in ast.walk(tree)
+        for name in (
+            [found.name for found in each.names]
+            if isinstance(each, ast.Import)
+            else [each.module or ""]
+            if isinstance(each, ast.ImportFrom)
+            else []
+        )
+    }
+    assert modules <= {
+        *sys.stdlib_module_names,
+        "dra_simulator",
+        "grpc",
+        "tensorfusion_dra",
+        "yaml",
+    }
 
 
 WITH_COMMANDS = (*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md")))

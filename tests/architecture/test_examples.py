@@ -94,6 +94,14 @@ def test_every_example_is_valid_and_a_strict_api_server_accepts_it(
         assert client.create(resource, document)["metadata"]["uid"]
 
 
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_example_can_be_applied_to_any_namespace_or_brings_its_own(file: Path) -> None:
+    found = documents(file)
+    own = {each["metadata"]["name"] for each in found if each["kind"] == "Namespace"}
+
+    assert {each["metadata"].get("namespace") for each in found} - {None} == own
+
+
 def test_templates_in_examples_equal_the_shipped_one() -> None:
     """A different one with the same name could not be applied: a template's spec is immutable."""
     (shipped,) = documents(MANIFESTS[0])
@@ -445,6 +453,10 @@ def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
     policies = {(kind, entry["failurePolicy"]) for (kind, _), entry in webhooks().items()}
 
     assert policies == {("Mutating", "Fail"), ("Validating", "Ignore")}
+
+
+def test_quotas_webhook_may_write_an_event_except_in_a_dry_run() -> None:
+    assert webhooks()[QUOTAS]["sideEffects"] == "NoneOnDryRun"
 
 
 def test_webhook_role_has_exactly_the_rights_it_needs() -> None:

@@ -13,6 +13,7 @@ from dra_simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import (
     KNOWN_ANNOTATIONS,
     OTHERS,
@@ -531,6 +532,58 @@ def test_annotations_that_would_do_nothing_are_warned_of(old: Any, new: Any, exp
     check(expected, found)
     assert found.startswith(expected)
     assert len(found) < 256, "the API server cuts longer warnings"
+
+
+def namespace(labels: dict[str, str], annotations: dict[str, str] | None = None) -> Any:
+    fields = {"labels": labels, "annotations": annotations}
+    return {"kind": "Namespace", "metadata": {key: each for key, each in fields.items() if each}}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, namespace({}), ""),
+        (None, namespace({"app": "x", "tensor-fusion.ai/dialect-kai": "true"}), ""),
+        (namespace({}), namespace({"tensor-fusion.ai/claim-template": "false"}), ""),
+        (
+            namespace({}),
+            namespace({"tensor-fusion.ai/dialect-hammi": "true"}),
+            "tensor-fusion.ai/dialect-hammi: unknown label, has no effect on a namespace; known ar",
+        ),
+        (
+            None,
+            namespace({"tensorfusion.ai/claim-template": "true"}),
+            "tensorfusion.ai/claim-template: unknown label",
+        ),
+        (
+            namespace({"tensor-fusion.ai/dialect-hami": "true"}),
+            namespace({"tensor-fusion.ai/dialect-hami": "True"}),
+            "tensor-fusion.ai/dialect-hami: found True, has no effect, expected true",
+        ),
+        # What was there before is not said again when somebody else changes the namespace.
+        (
+            namespace({"tensor-fusion.ai/dialect-hammi": "true"}),
+            namespace({"tensor-fusion.ai/dialect-hammi": "true"}, {"app": "x"}),
+            "",
+        ),
+    ],
+)
+def test_labels_of_a_namespace_that_would_do_nothing_are_warned_of(
+    old: Any, new: Any, expected: str
+) -> None:
+    found = denial("names", old, new)
+
+    check(expected, found)
+    assert found.startswith(expected)
+    assert len(found) < 256, "the API server cuts longer warnings"
+
+
+@pytest.mark.process
+def test_the_policy_of_names_knows_the_label_of_each_dialect() -> None:
+    labels = {f"{names.LABEL_DIALECT}{each}": "true" for each in Dialect}
+
+    assert denial("names", None, namespace(labels)) == ""
 
 
 @pytest.mark.process

@@ -5,11 +5,14 @@ The driver is a stand-in for the process that you would start.
 
 import json
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import yaml
 
 from dra_simulator.apiserver import ApiServer
@@ -21,10 +24,9 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.support.grpc_sockets import serving, unary
-from tests.support.waiting import awaited
 
 DRIVER = "gpu.example.com"
+SECONDS = 60.0
 OBJECTS = """
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
@@ -82,6 +84,29 @@ def prepare(request: Any, client: Client, cdi_folder: Path) -> Any:
     return answer
 
 
+def method(function: Callable[[Any], Any], request: Any) -> Any:
+    """Return the handler of a method that takes a message of this type."""
+    return grpc.unary_unary_rpc_method_handler(
+        lambda message, _: function(message),
+        request.FromString,
+        lambda answer: answer.SerializeToString(),
+    )
+
+
+@contextmanager
+def serving(socket: Path, service: str, methods: dict[str, Any]) -> Iterator[None]:
+    """Serve a gRPC service on a Unix socket for the block."""
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+        server.add_insecure_port(f"unix:{socket}")
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop(grace=None).wait()
+
+
 @contextmanager
 def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[None]:
     """Serve the sockets of a driver that prepares claims and unprepares nothing."""
@@ -93,20 +118,29 @@ def driver(client: Client, folder: Path, registration_dir: Path) -> Iterator[Non
     )
     registered = registration.RegistrationStatusResponse()
     registrar = {
-        "GetInfo": unary(lambda *_: info, registration.InfoRequest),
-        "NotifyRegistrationStatus": unary(lambda *_: registered, registration.RegistrationStatus),
+        "GetInfo": method(lambda _: info, registration.InfoRequest),
+        "NotifyRegistrationStatus": method(lambda _: registered, registration.RegistrationStatus),
     }
     plugin = {
-        "NodePrepareResources": unary(
-            lambda request, _: prepare(request, client, folder / "cdi"),
+        "NodePrepareResources": method(
+            lambda request: prepare(request, client, folder / "cdi"),
             dra.NodePrepareResourcesRequest,
         ),
     }
     with (
-        serving(folder / "dra.sock", {"k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": plugin}),
-        serving(registration_dir / "reg.sock", {"pluginregistration.Registration": registrar}),
+        serving(folder / "dra.sock", "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", plugin),
+        serving(registration_dir / "reg.sock", "pluginregistration.Registration", registrar),
     ):
         yield
+
+
+def awaited(find: Callable[[], Any]) -> Any:
+    """Call the function until it returns something true, and return that."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := find()):
+        assert time.monotonic() < deadline, f"found nothing within {SECONDS:g} s"
+        time.sleep(0.01)
+    return found
 
 
 def test_a_pod_gets_the_large_gpu() -> None:

@@ -318,7 +318,7 @@ def test_attribute_of_each_type_is_given(value: Any, given: Any) -> None:
     assert (extended.given, extended.refused) == (("example.com/a",), ())
 
 
-USED = "the driver itself uses this name"
+USED = "found a name of the driver's domain, expected <your domain>/<identifier>"
 
 
 @pytest.mark.parametrize(
@@ -326,11 +326,14 @@ USED = "the driver itself uses this name"
     [
         *(
             (name, "x", USED)
-            for name in ("model", "used_by", "phase", f"{names.DRIVER}/model", "virtual_vram")
+            for name in (
+                *("model", "virtual_vram", "rack", "x" * 33, ""),
+                *(f"{names.DRIVER}/model", names.ATTR_PCIE_ROOT),
+            )
         ),
         (7, "x", "found a name of type int, expected a string"),
         ("example.com/a b", "x", "must be a C identifier"),
-        ("x" * 33, "x", "more than 32 bytes"),
+        ("example.com/" + "x" * 33, "x", "more than 32 bytes"),
         ("example.com/a", 2**63, "must be a 64-bit integer"),
         ("example.com/a", "x" * 65, "may not be more than 64 bytes"),
         ("example.com/a", NAN, "found float, expected a string, int, bool or Version"),
@@ -349,8 +352,8 @@ def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> N
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("tflops", consumable(1), USED),
         ("virtual_tflops", consumable(1), USED),
+        ("slots", consumable(1), USED),
         *(
             ("example.com/slots", value, reason)
             for value, reason in (
@@ -387,15 +390,15 @@ def test_answer_that_is_no_small_mapping_is_an_error(check: Any, answer: object,
         check(answer)
 
 
-def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -> None:
-    first = providers.extended_device(CARD, attributes({"rack": "a"}), {})
+def test_first_provider_of_a_name_wins() -> None:
+    first = providers.extended_device(CARD, attributes({RACK: "a"}), {})
     givers = dict.fromkeys(first.given, "alpha")
 
-    offer = attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
+    offer = attributes({RACK: "b", "example.com/row": "d"})
     second = providers.extended_device(first.device, offer, givers)
 
-    assert second.device.attributes["rack"] == "a"
-    assert second.given == ("row",)
+    assert second.device.attributes[RACK] == "a"
+    assert second.given == ("example.com/row",)
     assert {each.reason for each in second.refused} == {"provider alpha gave this name first"}
 
 

@@ -1,5 +1,6 @@
 """Shares of pods: what they get by each kind of claim, and never more than a card has."""
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.simulate.webhook import add_classes
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, results_of
+from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, path_of, results_of
 from tests.e2e.drivers import Driver
 from tests.e2e.tenants import SMALL, Tenants, capacity_request
 from tests.support.builders.documents import class_document
@@ -181,6 +183,92 @@ def test_hard_isolation_ignores_a_memory_limit_above_the_request(
     assert env[names.ENV_MEMORY_LIMIT] == "1024"
 
 
+AMOUNTS = {"tflops": "78", "vram": "20Gi"}
+
+
+def asking(name: str, **exactly: Any) -> Json:
+    """Return a request of a class that names no amounts, or these."""
+    return {"name": "gpu", "exactly": {"deviceClassName": name, **exactly}}
+
+
+@pytest.fixture
+def share_class(cluster: Cluster, tenants: Tenants) -> Iterator[str]:
+    """DeviceClass whose claims the webhook fills, as of the chart's webhook.classes."""
+    name = f"{names.DEVICE_CLASS}-e2e-quarter"
+    found = webhooks_of_claims(cluster)
+    share = configuration(requests=AMOUNTS, limits={"vram": "30Gi"}, overridable=False)
+    before = {(kind, each["metadata"]["name"]): each["webhooks"] for kind, each in found}
+    cluster.create(class_document(name, config=[share]))
+    try:
+        for (kind, configured), webhooks in before.items():
+            changed = copy.deepcopy(webhooks)
+            for webhook in changed:
+                add_classes(webhook, [name])
+            cluster.merge(kind, configured, {"webhooks": changed})
+        # The API server sends such claims some time after the change.
+        claim = claim_document("dry", tenants.namespace, asking(name))
+        cluster.until(
+            "the class's claims to be filled",
+            lambda: "capacity" in exactly_of(cluster.post(*posted(claim), dryRun="All")),
+            seconds=60,
+        )
+        yield name
+    finally:
+        for (kind, configured), webhooks in before.items():
+            cluster.merge(kind, configured, {"webhooks": webhooks})
+        cluster.delete("DeviceClass", name)
+
+
+def webhooks_of_claims(cluster: Cluster) -> list[tuple[str, Json]]:
+    """Return this driver's webhook configurations with their kinds."""
+    found = [
+        (kind, each)
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for each in cluster.objects(kind)
+        if objects.webhooks([each])
+    ]
+    assert found, (
+        "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
+        "with -m 'not webhook'"
+    )
+    return found
+
+
+def claim_document(name: str, namespace: str, *requests: Json) -> Json:
+    return {
+        "apiVersion": RESOURCE,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"devices": {"requests": list(requests)}},
+    }
+
+
+def posted(claim: Json) -> tuple[str, Json]:
+    """Return the path and body with which a claim is created."""
+    return path_of("ResourceClaim", claim["metadata"]["namespace"]), claim
+
+
+def exactly_of(claim: Json) -> Json:
+    """Return the content of a claim's only request."""
+    (request,) = claim["spec"]["devices"]["requests"]
+    found: Json = request["exactly"]
+    return found
+
+
+@pytest.mark.webhook
+def test_claim_that_names_a_class_gets_its_amounts_and_no_others(
+    tenants: Tenants, share_class: str, cluster: Cluster
+) -> None:
+    env = tenants.run_with("a", asking(share_class))
+
+    (result,) = tenants.results("a")
+    assert result["consumedCapacity"] == AMOUNTS
+    assert env[names.ENV_MEMORY_LIMIT] == str(30 * 1024)
+    own = asking(share_class, capacity={"requests": {"vram": "40Gi"}})
+    with pytest.raises(StatusError, match="found vram: 40Gi, expected 20Gi: DeviceClass"):
+        cluster.create(claim_document("own", tenants.namespace, own))
+
+
 def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
     tenants: Tenants, cluster: Cluster
 ) -> None:
@@ -295,14 +383,7 @@ def test_pods_that_share_a_claim_read_the_same_file_and_the_setting_is_off_by_de
     tenants: Tenants, cluster: Cluster, driver: Driver
 ) -> None:
     for name in ("shared.gpu", "plain"):
-        cluster.create(
-            {
-                "apiVersion": RESOURCE,
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": tenants.namespace},
-                "spec": {"devices": {"requests": [capacity_request("gpu", SMALL)]}},
-            }
-        )
+        cluster.create(claim_document(name, tenants.namespace, capacity_request("gpu", SMALL)))
     with driver.configured({"device-metadata": "true"}):
         for pod in ("a", "b"):
             tenants.pod(pod, claim="shared.gpu")
@@ -324,10 +405,7 @@ def test_pods_that_share_a_claim_read_the_same_file_and_the_setting_is_off_by_de
 @pytest.fixture
 def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
     """Namespace with the claim template, on a cluster with the webhook."""
-    assert objects.webhooks(cluster.objects("MutatingWebhookConfiguration")), (
-        "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
-        "with -m 'not webhook'"
-    )
+    assert webhooks_of_claims(cluster)
     template = yaml.safe_load((ROOT / "daemonset" / "claim-template.yaml").read_text())
     template["metadata"]["namespace"] = tenants.namespace
     cluster.create(template)
@@ -355,6 +433,30 @@ def test_invalid_annotations_are_all_reported_at_once(annotated: Tenants) -> Non
 
     for annotation in wrong:
         assert annotation in str(rejected.value)
+
+
+@pytest.mark.webhook
+def test_each_container_has_the_share_that_the_annotation_gives_it(annotated: Tenants) -> None:
+    shares = {
+        "c0": {"tflops-request": "78", "vram-request": "16Gi"},
+        "c1": {"tflops-request": "10", "vram-request": "1Gi"},
+        "c2": "c1",
+    }
+    annotations = {
+        names.ANNOTATION_DRA_ENABLED: "true",
+        names.ANNOTATION_CONTAINER_SHARES: json.dumps(shares),
+    }
+
+    annotated.pod("three", annotations=annotations, containers=(None, None, None))
+    annotated.wait_until_running("three")
+
+    consumed = {each["request"]: each["consumedCapacity"] for each in annotated.results("three")}
+    assert consumed == {
+        "c0": {"tflops": "78", "vram": "16Gi"},
+        "c1": {"tflops": "10", "vram": "1Gi"},
+    }
+    limits = [annotated.env("three", each)[names.ENV_MEMORY_LIMIT] for each in range(3)]
+    assert limits == [str(16 * 1024), "1024", "1024"]
 
 
 @pytest.mark.webhook

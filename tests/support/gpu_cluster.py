@@ -100,11 +100,17 @@ class Cluster:
         return [str(device["name"]) for device in devices]
 
     def add_pod(self, name: str, *requests: Json, **fields: Any) -> Json:
-        """Add a pod with a claim of the same name; without requests, without a claim."""
+        """Add a pod with a claim of the same name; without requests, without a claim.
+
+        Its container uses all claims of the pod, unless the fields have other containers.
+        """
         if requests:
             self.client.create(CLAIMS, objects.claim(*requests, name=name))
         pod = objects.pod(name, claim_name=name if requests else "")
         pod["metadata"].update(fields.pop("metadata", {}))
+        uses = [{"name": each["name"]} for each in fields.get("resourceClaims", ())]
+        if uses:
+            pod["spec"]["containers"][0]["resources"] = {"claims": uses}
         pod["spec"].update(fields)
         return self.client.create(PODS, pod)
 

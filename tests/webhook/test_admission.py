@@ -310,6 +310,35 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
     assert cluster.admission.dialect(Dialect.HAMI, review_of(changed(translated))) is PASSED
 
 
+OF_HAMI = (
+    "spec.containers[0].resources.limits[nvidia.com/gpumem]: found a word of hami beside "
+    "annotations of tensor-fusion.ai, expected only one of the two: the webhook translates it in "
+    "pods without these annotations, with hami in webhook.dialects of the chart and the label "
+    "tensor-fusion.ai/dialect-hami=true on the namespace"
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "expected"),
+    [
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "many"}, {}, [OF_HAMI]),
+        ({"nvidia.com/gpu": "1"}, {}, []),
+        ({"nvidia.com/gpumem": "3000"}, {"vram_request": "3000Mi"}, []),
+    ],
+)
+def test_pod_without_amounts_that_has_another_systems_words_is_told_of_them(
+    limits: Json, annotations: dict[str, str], *, expected: list[str]
+) -> None:
+    container = container_document(resources={"limits": limits})
+    asked = pod_annotations(dra_enabled="true", **annotations)
+
+    verdict = Cluster().admit(pod_document(asked, container))
+
+    found = errors(verdict)
+    assert [each for each in found if "found no amount" not in each] == expected
+    assert any("found no amount" in each for each in found) == (not annotations)
+
+
 def test_pod_whose_words_cannot_be_said_is_refused() -> None:
     two = {"limits": {"nvidia.com/gpu": "2"}}
     both = (container_document(name, resources=two) for name in "ab")

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
@@ -24,6 +25,7 @@ from tests.support.admission import (
     ClaimsInMemory,
     Json,
     ObjectsInMemory,
+    PodsInMemory,
     SlicesInMemory,
     patched,
     review_body,
@@ -45,12 +47,14 @@ class MissingPods:
 
 
 def reviews(
-    pods: MissingPods | None = None,
+    pods: Pods | None = None,
     *,
     pools: ObjectsInMemory | None = None,
     seen: list[tuple[str, Outcome]] | None = None,
+    told: list[str] | None = None,
 ) -> Reviews:
     found = [] if seen is None else seen
+    said = [] if told is None else told
     return Reviews(
         AdmissionRules(
             pools=pools or ObjectsInMemory(),
@@ -60,6 +64,7 @@ def reviews(
             classes=ObjectsInMemory(),
             scheduler="default-scheduler",
             virtual=False,
+            on_warnings=lambda pod, warnings: said.extend([str(pod), *warnings]),
         ),
         QuotaAdmission(
             ObjectsInMemory(quota_document(vram="1Gi")),
@@ -188,6 +193,50 @@ def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds
     respond(f"/mutate-resourceclaims{query}", review_body(template_claim()), to=reviews(pods))
 
     assert pods.seconds == [seconds]
+
+
+ENTRY = {"resource.kubernetes.io/pod-claim-name": "gpu"}
+OTHER_USE = container_document(resources={"claims": [{"name": "nic"}]})
+OWN_USE = container_document("own", resources={"claims": [{"name": "gpu", "request": "gpu"}]})
+
+
+@pytest.mark.parametrize(
+    ("containers", "annotations", "operation", "is_told"),
+    [
+        ([OTHER_USE], ENTRY, "CREATE", True),
+        ([OTHER_USE, OWN_USE], ENTRY, "CREATE", False),
+        ([OTHER_USE], ENTRY, "UPDATE", False),
+        ([OTHER_USE], {}, "CREATE", False),  # of an extended resource
+        ([OTHER_USE], {**ENTRY, names.ANNOTATION_TFLOPS_LIMIT: "0"}, "CREATE", False),
+        (None, ENTRY, "CREATE", False),  # the pod is gone
+    ],
+)
+def test_pod_is_told_of_a_claim_that_none_of_its_containers_names(
+    containers: list[Json] | None, annotations: Json, operation: str, *, is_told: bool
+) -> None:
+    pods, told = PodsInMemory(), list[str]()
+    claim = template_claim()
+    claim["metadata"] |= {"namespace": "team-b", "annotations": annotations}
+    if containers is not None:
+        pods.stored["uid-train"] = pod_document({}, *containers)
+    review = review_body(claim, operation=operation, old=claim)
+
+    answer = respond("/validate-quotas", review, to=reviews(pods, told=told))
+
+    assert response(answer)["allowed"]
+    said = "containers: none of them names claim gpu, so they get no GPU of it, and its share is"
+    assert told == (["team-b/train", f"{said} lost"] if is_told else [])
+
+
+def test_claim_is_admitted_although_its_pod_cannot_be_read() -> None:
+    pods = PodsInMemory()
+    pods.error = RetryableError("GET pods: 503")
+    claim = template_claim()
+    claim["metadata"] |= {"namespace": "team-b", "annotations": ENTRY}
+
+    answer = respond("/validate-quotas", review_body(claim), to=reviews(pods))
+
+    assert response(answer)["allowed"]
 
 
 TEXTS = st.sampled_from(

@@ -112,8 +112,8 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     amounts = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
-        if name not in dialect.CAPACITIES:
-            known = "=..., ".join(dialect.CAPACITIES)
+        if name not in dialect.CAPACITIES and "/" not in name:
+            known = "=..., ".join([*dialect.CAPACITIES, "DOMAIN/NAME"])
             raise InputError(f"request: found {part!r}, expected {known}=...")
         try:
             amounts[name] = quantity.parse(value)

@@ -291,7 +291,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _dialects(text: str) -> tuple[Dialect, ...]:
-    return tuple(Dialect(name.strip()) for name in text.split(","))
+    found = [name.strip() for name in text.split(",")]
+    for name in found:
+        if name not in list(Dialect):
+            raise argparse.ArgumentTypeError(
+                f"found {name!r}, expected some of {', '.join(Dialect)}"
+            )
+    return tuple(map(Dialect, found))
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -25,6 +25,11 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 CLASSES: Final = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")
 """DeviceClasses of NVIDIA's driver and of HAMi's, each with the name of its driver."""
+_WITHOUT_COUNTERPART: Final = {
+    "mig.nvidia.com": "MIG devices",
+    "vfio.gpu.nvidia.com": "virtual machines",
+}
+"""What other DeviceClasses of NVIDIA's driver are for."""
 ATTRIBUTES: Final = {
     "architecture": names.ATTR_ARCHITECTURE,
     "cudaComputeCapability": names.ATTR_COMPUTE_CAPABILITY,
@@ -63,6 +68,12 @@ def words(devices: object, classes: Collection[str]) -> Iterator[Word]:
             driver = choice.get("deviceClassName")
             if isinstance(driver, str) and driver in classes:
                 yield from _choice(choice, driver)
+            elif CLASSES[0] in classes and (what := _WITHOUT_COUNTERPART.get(str(driver))):
+                text = (
+                    f"{driver}: found {what}, which this driver does not have, expected "
+                    f"{names.DEVICE_CLASS} and amounts of tflops and vram"
+                )
+                yield Word(holder=choice, key="deviceClassName", text=text)
     for constraint in map(as_map, as_list(found.get("constraints"))):
         for key in ("matchAttribute", "distinctAttribute"):
             value = constraint.get(key)

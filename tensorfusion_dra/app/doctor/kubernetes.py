@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
@@ -179,11 +179,7 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
     cluster = context.cluster
     if (cluster.minor_version or _SHARES_BY_DEFAULT_MINOR) >= _SHARES_BY_DEFAULT_MINOR:
         return
-    classes = {
-        item["metadata"]["name"]
-        for item in cluster.items(resource_path("deviceclasses"))
-        if names.DRIVER in json.dumps(item.get("spec"))
-    }
+    classes = own_classes(cluster.items(resource_path("deviceclasses")))
     found = [
         f"{kind} {item['metadata']['namespace']}/{item['metadata']['name']}"
         for kind in ("ResourceClaim", "ResourceClaimTemplate")
@@ -204,6 +200,13 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
             f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{_SHARES_BY_DEFAULT_MINOR}",
         )
+
+
+def own_classes(classes: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the DeviceClasses that select, or configure, this driver's devices."""
+    return {
+        each["metadata"]["name"] for each in classes if names.DRIVER in json.dumps(each.get("spec"))
+    }
 
 
 def nodes(context: Context) -> Iterator[Finding]:

@@ -247,12 +247,14 @@ class SimulatedCluster:
         """Return the stored pod."""
         return self.client.get(PODS, name, NAMESPACE)
 
-    def container_of(self, name: str) -> Container | None:
-        """Return the pod's first container with devices, as the runtime created it, or None."""
+    def containers_of(self, name: str) -> list[Container]:
+        """Return the pod's containers with devices, as the runtime created them."""
         containers = self.kubelet.containers(NAMESPACE, name)
-        return next(
-            (containers[key] for key in sorted(containers) if containers[key].cdi_ids), None
-        )
+        return [containers[key] for key in sorted(containers) if containers[key].cdi_ids]
+
+    def container_of(self, name: str) -> Container | None:
+        """Return the first of these containers, or None."""
+        return next(iter(self.containers_of(name)), None)
 
     def delete(self, name: str) -> None:
         """Delete the pod and its template; the pod ends later."""

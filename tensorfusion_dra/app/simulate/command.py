@@ -9,7 +9,7 @@ from tensorfusion_dra.app.simulate.options import Options, ShareRequest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
@@ -62,14 +62,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--request",
         action="append",
         help="what a pod requests, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
-        "whole for a card of its own; if given several times, the pods take turns",
+        "whole for a card of its own; capacities of other packages have their domain; if given "
+        "several times, the pods take turns",
     )
     parser.add_argument(
         "--from",
         dest="file",
         metavar="FILE",
-        help="YAML file with pods, GPUPools and claim templates, which are applied through the "
-        "webhook in place of --pods and --request",
+        help="YAML file with pods, workloads, classes, GPUPools and claim templates, which are "
+        "applied through the webhook in place of --pods and --request",
     )
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
@@ -124,8 +125,9 @@ def _share_request(text: str) -> ShareRequest:
     annotations: dict[str, str] = {}
     for part in () if text == WHOLE else text.split(","):
         name, separator, value = part.partition("=")
-        if not separator or name not in (*_AMOUNTS, *_ANNOTATIONS):
-            known = ", ".join(f"{key}=..." for key in (*_AMOUNTS, *_ANNOTATIONS))
+        is_other = "/" in name and not any(name_rules.qualified("", name))
+        if not separator or not (is_other or name in (*_AMOUNTS, *_ANNOTATIONS)):
+            known = ", ".join(f"{key}=..." for key in (*_AMOUNTS, *_ANNOTATIONS, "DOMAIN/NAME"))
             raise InputError(f"request {text!r}: {part!r}: expected {known}, or {WHOLE} alone")
         if name in _ANNOTATIONS:
             annotations[_ANNOTATIONS[name]] = value

@@ -20,14 +20,18 @@ from dra_simulator.rest import (
     Resource,
 )
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
+from tensorfusion_dra.app.simulate.command import MAX_PODS
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import AdmissionReport
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
+from tensorfusion_dra.app.why.observed import pod_of
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import class_admission
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number
 
 _APPLIED: Final = (NAMESPACES, CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
 """The kinds that a file may contain, in the order in which they are created."""
@@ -48,6 +52,7 @@ class FilePods:
             InputError: The file cannot be read, or contains unsupported objects.
         """
         self._objects: Final = _read(file)
+        self._classes: Final = _share_classes(self._objects)
         self._options: Final = options
         self._refused: Final[dict[str, str]] = {}
         self._webhook: SimulatedWebhook | None = None
@@ -59,7 +64,7 @@ class FilePods:
         self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
         cluster.watch_process("webhook", self._webhook.process)
         cluster.until("readiness of the webhook", self._webhook.is_ready)
-        for configuration in self._webhook.configurations():
+        for configuration in self._webhook.configurations(self._classes):
             cluster.client.create(_resource(configuration), configuration)
         (template,) = documents("claim-template.yaml")
         named = {item["metadata"]["name"] for item in self._objects if item["kind"] == "Pod"}
@@ -95,12 +100,14 @@ class FilePods:
                 self._refused[name] = error.message
         return accepted
 
-    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """Return the capacities that the first request of the pod's claim names."""
-        for request in _requests(cluster, pod):
-            found = as_map(as_map(request.get("capacity")).get("requests"))
-            return {str(name): str(text) for name, text in found.items()}
-        return {}
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Sequence[Mapping[str, str]]:
+        """Return the capacities that the pod's claim names for each of its GPUs."""
+        return [
+            {str(name): str(text) for name, text in found.items()}
+            for request in _requests(cluster, pod)
+            for found in [as_map(as_map(request.get("capacity")).get("requests"))]
+            for _ in range(request.get("count") or 1)
+        ]
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the result of each pod's admission; the refused pods come first."""
@@ -108,15 +115,13 @@ class FilePods:
         for name in sorted(self._names(PODS) - self._refused.keys()):
             pod = cluster.pod(name)
             claim = cluster.claim_of(pod)
-            requests = _requests(cluster, name)
             found.append(
                 AdmissionReport(
                     pod=name,
                     warnings=self._warnings(name),
                     annotations=annotations_of(pod),
                     claim=claim["metadata"]["name"] if claim else "",
-                    request=requests[0] if requests else {},
-                    requests=requests.count(requests[0]) if requests else 0,
+                    requests=tuple(_requests(cluster, name)),
                 )
             )
         return found
@@ -169,9 +174,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
         raise InputError(f"{file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {' '.join(str(error).split())}") from error
-    objects = [item for item in found if item is not None]
+    objects = [each for item in found if item is not None for each in _pods_of(item)]
     for item in objects:
-        known = ", ".join(resource.kind for resource in _APPLIED)
+        known = ", ".join([*(resource.kind for resource in _APPLIED), "a workload with its pods"])
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
             raise InputError(f"{file}: found {str(item)[:40]!r}, expected an object")
         if (item.get("apiVersion"), item.get("kind")) not in _RESOURCES:
@@ -182,6 +187,49 @@ def _read(file: Path) -> list[dict[str, Any]]:
             if space != NAMESPACE:
                 raise InputError(f"{file}: namespace: found {space}, expected {NAMESPACE}")
     return sorted(objects, key=lambda item: _APPLIED.index(_resource(item)))
+
+
+def _pods_of(item: Json) -> list[Json]:
+    """Return the pods that a workload creates at first, numbered; another object as it is.
+
+    Raises:
+        InputError: They are too many.
+    """
+    metadata, spec = as_map(as_map(item).get("metadata")), as_map(as_map(item).get("spec"))
+    name = metadata.get("name") or str(metadata.get("generateName")).rstrip("-")
+    named = {"namespace": NAMESPACE, **metadata, "name": name}
+    pod = metadata and pod_of({**item, "metadata": named})
+    if not pod or item.get("kind") == "Pod":
+        return [item]
+    spec = as_map(as_map(spec.get("jobTemplate")).get("spec")) or spec
+    count = spec.get("replicas", spec.get("parallelism", 1))
+    if not is_whole_number(count) or not 0 <= count <= MAX_PODS:
+        raise InputError(
+            f"{item.get('kind')} {name}: found {count} pods, expected at most {MAX_PODS}"
+        )
+    return [
+        {**pod, "metadata": {**pod["metadata"], "name": f"{name}-{number + 1}"}}
+        for number in range(count)
+    ]
+
+
+def _share_classes(objects: Sequence[Json]) -> list[str]:
+    """Return the names of the DeviceClasses that have amounts for their claims.
+
+    Raises:
+        InputError: A class has malformed parameters.
+    """
+    found = []
+    for each in objects:
+        if _resource(each) is CLASSES:
+            name = str(each["metadata"]["name"])
+            try:
+                of_class = class_admission.of_class(each)
+            except ParameterError as error:
+                raise InputError(f"DeviceClass {name}: {error}") from error
+            if of_class and of_class.requests:
+                found.append(name)
+    return found
 
 
 def _resource(item: Mapping[str, Any]) -> Resource:

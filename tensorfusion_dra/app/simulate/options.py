@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
     """Request of one pod.
 
     Attributes:
-        amounts: Quantities of tflops and vram; empty for a whole card.
+        amounts: Quantities of tflops, vram and capacities of other packages; empty for a whole
+            card.
         annotations: Annotations of the claim, which the webhook would copy from the pod.
     """
 
@@ -23,8 +26,8 @@ class ShareRequest:
         Args:
             virtual: Whether the pool oversubscribes, so that claims request virtual capacities.
         """
-        prefix = "virtual_" if virtual else ""
-        return {f"{prefix}{name}": text for name, text in self.amounts.items()}
+        names = VIRTUAL_OF if virtual else {}
+        return {names.get(name, name): text for name, text in self.amounts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from dra_simulator.rest import Json
@@ -33,18 +35,21 @@ class Pod:
     """One pod of the simulation.
 
     Attributes:
-        asks: Quantities by capacity that its claim requests; empty requests a whole card.
+        asks: Quantities by capacity for each GPU that its claim requests; without quantities, a
+            whole card. Empty without a claim.
         phase: The phase in its status.
         waits_for: The scheduler's message if its container does not run; else empty.
-        env: Environment of its container: the CDI spec's and the image's.
+        env: Environment of its first container with devices: the CDI spec's and the image's.
+        other_envs: Those of its other containers with devices.
     """
 
     name: str
-    asks: Mapping[str, str]
+    asks: tuple[Mapping[str, str], ...]
     phase: str
     waits_for: str = ""
     shares: tuple[Share, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    other_envs: tuple[Mapping[str, str], ...] = ()
     cdi_ids: tuple[str, ...] = ()
 
 
@@ -56,8 +61,7 @@ class AdmissionReport:
         refused: Why the API server refused the pod; empty if it accepted it.
         annotations: Annotations of the stored pod.
         claim: Name of its claim; empty if it has none.
-        request: The claim's first request, the content of `exactly`.
-        requests: Number of such requests in the claim: one for each GPU.
+        requests: The claim's requests, the content of `exactly`; one for each GPU.
     """
 
     pod: str
@@ -65,8 +69,7 @@ class AdmissionReport:
     warnings: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     claim: str = ""
-    request: Mapping[str, Any] = field(default_factory=dict)
-    requests: int = 1
+    requests: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +134,20 @@ def waits_for(pod: Json) -> str:
     return ""
 
 
-def pod_report(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) -> Pod:
-    """Return what became of a pod: its phase, its shares and its container."""
+def pod_report(cluster: SimulatedCluster, pod: Json, asks: Iterable[Mapping[str, str]]) -> Pod:
+    """Return what became of a pod: its phase, its shares and its containers."""
     name = pod["metadata"]["name"]
-    container = cluster.container_of(name)
+    containers = cluster.containers_of(name)
+    env, *others = [dict(each.env) for each in containers] or [{}]
     return Pod(
         name=name,
-        asks=asks,
+        asks=tuple(asks),
         phase=phase(pod),
-        waits_for="" if container else waits_for(pod),
+        waits_for="" if containers else waits_for(pod),
         shares=tuple(_shares(cluster.claim_of(pod))),
-        env=dict(container.env) if container else {},
-        cdi_ids=container.cdi_ids if container else (),
+        env=env,
+        other_envs=tuple(others),
+        cdi_ids=containers[0].cdi_ids if containers else (),
     )
 
 
@@ -229,7 +234,8 @@ def as_text(report: SimulationReport, *, verbose: bool) -> str:
         [] if verbose else _limits_of_one(report),
     ]
     if verbose:
-        parts += [_slices(report), *map(_request_of_claim, report.admissions), *_container(report)]
+        of_claims = [lines for each in report.admissions for lines in _requests_of_claim(each)]
+        parts += [_slices(report), *of_claims, *_container(report)]
     parts.append(_closing_line(report, verbose=verbose))
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
@@ -247,11 +253,12 @@ def _slices(report: SimulationReport) -> list[str]:
     return lines
 
 
-def _request_of_claim(admission: AdmissionReport) -> list[str]:
-    if not admission.claim:
-        return []
-    times = f", {admission.requests} times" if admission.requests > 1 else ""
-    return [f"Request of claim {admission.claim}{times}", *_indented(admission.request)]
+def _requests_of_claim(admission: AdmissionReport) -> Iterator[list[str]]:
+    """Yield each of a claim's requests; those that are alike are one."""
+    counts = Counter("\n".join(_indented(each)) for each in admission.requests)
+    for text, count in counts.items():
+        times = f", {count} times" if count > 1 else ""
+        yield [f"Request of claim {admission.claim}{times}", text]
 
 
 def _container(report: SimulationReport) -> Iterator[list[str]]:
@@ -305,8 +312,9 @@ def _pods(report: SimulationReport, short: Mapping[str, str]) -> list[str]:
     waiting: dict[str, list[str]] = {}
     for pod in report.pods:
         got = [short.get(share.device, share.device) for share in pod.shares] or [_NOTHING]
-        rows.append((pod.name, _request(pod), pod.phase, got[0], _limits(pod)))
-        rows += [("", "", "", more, "") for more in got[1:]]
+        limits = map(_limits, (pod.env, *pod.other_envs))
+        columns = (pod.name,), (_request(pod),), (pod.phase,), dict.fromkeys(got)
+        rows += zip_longest(*columns, dict.fromkeys(limits), fillvalue="")
         if pod.waits_for:
             reason = _with_short_names(pod.waits_for, report, short)
             waiting.setdefault(reason, []).append(pod.name)
@@ -373,26 +381,36 @@ def _closing_line(report: SimulationReport, *, verbose: bool) -> list[str]:
 
 
 def _request(pod: Pod) -> str:
-    """Return what a pod requests of each GPU, such as ``71.2 TFLOPS, 10Gi``."""
-    amounts = {name.removeprefix("virtual_"): text for name, text in pod.asks.items()}
-    parts = []
-    if names.CAPACITY_TFLOPS in amounts:
-        parts.append(f"{_amount(amounts[names.CAPACITY_TFLOPS], names.CAPACITY_TFLOPS)} TFLOPS")
-    if names.CAPACITY_VRAM in amounts:
-        parts.append(_amount(amounts[names.CAPACITY_VRAM], names.CAPACITY_VRAM))
-    count = len({(share.device, share.share_id) for share in pod.shares})
-    if not parts and not count and pod.phase == "Running":
-        return "no GPU"
-    if not parts:
-        return "a whole GPU" if count < 2 else f"{count} whole GPUs"
-    each = ", ".join(parts)
-    return each if count < 2 else f"{count} GPUs, {each} each"
+    """Return what a pod requests, such as ``71.2 TFLOPS, 10Gi`` or ``2 GPUs, 16Gi each``."""
+    counts = Counter(map(_asked, pod.asks))
+    if len(counts) == 1 and len(pod.asks) > 1:
+        (each,), count = counts, len(pod.asks)
+        what = "GPUs" if len({share.device for share in pod.shares}) == count else "shares"
+        return f"{count} {what}, {each} each" if each else f"{count} whole GPUs"
+    return (
+        " + ".join(
+            (f"{count} x " if count > 1 else "") + (each or "a whole GPU")
+            for each, count in counts.items()
+        )
+        or "no GPU"
+    )
 
 
-def _limits(pod: Pod) -> str:
-    """Return the limits in the container's environment, such as ``33 %, 16Gi, soft``."""
-    mode = pod.env.get(names.ENV_ISOLATION_MODE, "")
-    percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
+def _asked(asks: Mapping[str, str]) -> str:
+    """Return the amounts of one GPU, such as ``71.2 TFLOPS, 10Gi``; "" for all of it."""
+    units = {names.CAPACITY_TFLOPS: " TFLOPS", names.CAPACITY_VRAM: ""}
+    amounts = {name.removeprefix("virtual_"): text for name, text in asks.items()}
+    return ", ".join(
+        f"{_amount(amounts[name], name)}{units.get(name, f' {name}')}"
+        for name in (*units, *(amounts.keys() - units.keys()))
+        if name in amounts
+    )
+
+
+def _limits(env: Mapping[str, str]) -> str:
+    """Return the limits in a container's environment, such as ``33 %, 16Gi, soft``."""
+    mode = env.get(names.ENV_ISOLATION_MODE, "")
+    percent, mib = env.get(names.ENV_SM_PERCENT_LIMIT), env.get(names.ENV_MEMORY_LIMIT)
     if percent is None or mib is None:
         return mode or _NOTHING
     return f"{percent} %, {shown_bytes(int(mib) * MIB)}, {mode}"

@@ -36,8 +36,8 @@ class PodSource(Protocol):
     def submit(self, cluster: SimulatedCluster, progress: Progress) -> Sequence[str]:
         """Create the pods; return the names of those that the API server accepted."""
 
-    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """Return what a pod requests of each GPU, by capacity; empty for whole GPUs."""
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Sequence[Mapping[str, str]]:
+        """Return what a pod requests of each GPU, by capacity; nothing for a whole GPU."""
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the results of the webhook; empty without a webhook."""
@@ -64,9 +64,9 @@ class GeneratedPods:
             cluster.submit(name, asks.capacity(virtual=self._virtual), asks.annotations)
         return tuple(self._pods)
 
-    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Sequence[Mapping[str, str]]:
         """Return the quantities of the pod's request."""
-        return self._pods[pod].amounts
+        return (self._pods[pod].amounts,)
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return nothing: no webhook is involved."""

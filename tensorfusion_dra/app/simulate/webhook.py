@@ -3,9 +3,10 @@
 import base64
 import http.client
 import json
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ import yaml
 import tensorfusion_dra
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.webhook.reviews import MUTATE_CLAIMS, QUOTAS
 
 Json = dict[str, Any]
 
@@ -24,6 +26,10 @@ _HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.02
 _READY_SECONDS: Final = 5.0
+_OF_CLASSES: Final = frozenset({MUTATE_CLAIMS, QUOTAS})
+"""Paths of the webhooks that are sent the claims of some classes alone."""
+_NAMES: Final = re.compile(r"name in (\[.*?\])")
+"""The list of these classes in a match condition."""
 
 
 class SimulatedWebhook:
@@ -84,12 +90,17 @@ class SimulatedWebhook:
             except OSError:
                 return False
 
-    def configurations(self) -> Iterator[Json]:
-        """Yield the configurations of the manifests, with this process's URL as the target."""
+    def configurations(self, classes: Iterable[str] = ()) -> Iterator[Json]:
+        """Yield the configurations of the manifests, with this process's URL as the target.
+
+        Args:
+            classes: DeviceClasses whose claims the webhook fills; the chart's webhook.classes.
+        """
         for document in documents("install/webhook.yaml"):
             if not document["kind"].endswith("WebhookConfiguration"):
                 continue
             for webhook in document["webhooks"]:
+                add_classes(webhook, classes)
                 path = webhook["clientConfig"]["service"]["path"]
                 bundle = base64.b64encode(self.ca_bundle.encode()).decode()
                 webhook["clientConfig"] = {"url": f"{self.url}{path}", "caBundle": bundle}
@@ -113,6 +124,20 @@ class SimulatedWebhook:
             time.sleep(_POLL_SECONDS)
         summary = f"webhook: not serving within {_START_SECONDS:g} s"
         raise WaitError(summary, self.process.problems())
+
+
+def add_classes(webhook: Json, classes: Iterable[str]) -> None:
+    """Have the API server send claims of these classes to a webhook of the manifests as well.
+
+    That is what the chart's webhook.classes does. Webhooks for other objects stay as they are.
+    """
+
+    def longer(found: re.Match[str]) -> str:
+        return f"name in {json.dumps([*json.loads(found[1]), *classes])}"
+
+    is_for_claims = webhook["clientConfig"]["service"]["path"] in _OF_CLASSES
+    for condition in webhook["matchConditions"] if is_for_claims else ():
+        condition["expression"] = _NAMES.sub(longer, condition["expression"])
 
 
 def renew(authority: trustme.CA, certificate: Path, key: Path) -> None:

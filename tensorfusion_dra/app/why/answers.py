@@ -15,10 +15,10 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.findings import ANNOTATIONS
+from tensorfusion_dra.core.admission.findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import devices, placement
@@ -28,13 +28,15 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 
 Document = Mapping[str, Any]
 
-ELSEWHERE: Final = (
-    "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
+BIND_ROLE: Final = (
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
+    "webhook's pods the chart's value webhook.why does."
 )
+"""Remedy for a permission that is missing."""
 WEBHOOK: Final = "webhook"
 """Subject of the findings about a pod without the claim that its annotations request."""
-_NO_GPU: Final = frozenset({WEBHOOK, ANNOTATIONS})
-"""Subjects of findings about pods that Kubernetes schedules, and that run without a GPU."""
+_NO_GPU: Final = frozenset({WEBHOOK, ANNOTATIONS, CONTAINERS})
+"""Subjects of problems of pods that Kubernetes schedules, and that run without a GPU."""
 
 _MAX_NODES: Final = 8
 """Of more nodes, only groups are shown."""
@@ -137,7 +139,7 @@ def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Findi
     if not findings:
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
-    what = "It got no GPU: " if findings[0].subject in _NO_GPU else "But "
+    what = "It got no GPU: " if _is_without_gpu(findings[0]) else "But "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
 
@@ -152,13 +154,17 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    cannot = "gets no GPU" if first.subject in _NO_GPU else "cannot be scheduled"
+    cannot = "gets no GPU" if _is_without_gpu(first) else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer
     if any(each.fits for each in outcomes):
         return f"{answer} Otherwise it fits now on {node_names(outcomes)}."
     return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
+
+
+def _is_without_gpu(finding: Finding) -> bool:
+    return finding.subject in _NO_GPU and finding.level is Level.PROBLEM
 
 
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
@@ -279,7 +285,7 @@ def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
 
 def cause_text(rejection: Rejection) -> str:
     """Return the cause of a rejection without the values of its device."""
-    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject))
+    return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject)) + rejection.beside
 
 
 def short(expression: str) -> str:

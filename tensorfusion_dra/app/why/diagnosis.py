@@ -1,11 +1,12 @@
 """The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose."""
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.doctor import kubernetes, objects
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.answers import WEBHOOK, Diagnosis, PodState
@@ -35,7 +36,8 @@ _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
 }
-_TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
+_UNANSWERED: Final = re.compile(r'failed calling webhook "([^"]+)"')
+"""What the API server says of a webhook that does not answer."""
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
 
@@ -94,7 +96,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     except StatusError as error:
         if error.status != 403:
             raise
-        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+        raise RetryableError(f"{error}. {answers.BIND_ROLE}") from error
 
 
 def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
@@ -116,7 +118,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     That is one that waits; if none can be created, the pod of the template; else one with a fault.
     """
     failed = [
-        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_TRY_AGAIN)
+        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_cure(text))
         for text in filter(None, [found.failure])
     ]
     if found.waiting:
@@ -138,11 +140,21 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
             made,
             answer=f"{text}.",
             state=PodState.WAITS,
-            helps=made.helps or [_TRY_AGAIN],
+            helps=made.helps or [_cure(found.failure)],
         )
     every = [diagnose(pod, cluster) for pod in found.pods[:_MAX_PODS]]
     worst = next((each for each in every if each.findings), every[0])
     return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
+
+
+def _cure(failure: str) -> str:
+    """Return what lets a controller create its object, which the API server refused."""
+    cure = "correct what the message names"
+    if named := _UNANSWERED.search(failure):
+        is_ours = objects.webhooks([{"webhooks": [{"name": named[1]}]}])
+        how = " (tensorfusion-dra doctor says what is wrong)" if is_ours else ""
+        cure = f"start webhook {named[1]} again, which does not answer{how}"
+    return f"{cure}; the controller tries again"
 
 
 def exit_code(found: Diagnosis) -> int:
@@ -234,7 +246,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     elif observed.missing:
         answer = (
             f"{name} waits; whether a card is free for it was not tried: no right to list "
-            f"{' and '.join(observed.missing)}. {answers.ELSEWHERE}"
+            f"{' and '.join(observed.missing)}. {answers.BIND_ROLE}"
         )
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
@@ -308,7 +320,24 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         _add_stored(found, observed, extended)
     elif claim := resource_claims.extended_claim(found.pod, observed.classes, observed.nodes):
         found.future.append(claim)
+    unnamed = _unnamed(found.pod, found.claims, observed)
+    found.findings += _of_new_pods(unnamed, is_created=is_created)
     return found
+
+
+def _unnamed(pod: Document, claims: Sequence[Document], observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about claims of this driver that no container of the pod names."""
+    own = {names.DEVICE_CLASS, *kubernetes.own_classes(observed.classes)}
+    ours = {
+        claim["metadata"]["name"]
+        for claim in claims
+        if any(each.get("deviceClassName") in own for each in resource_claims.requests(claim))
+    }
+    entries = map(name_of, resource_claims.entries(pod))
+    stored = resource_claims.names_by_entry(pod)
+    # A claim that is not created yet has the name that resource_claims.created() gives it.
+    made = {each: stored.get(each, f"{pod['metadata'].get('name')}-{each}") for each in entries}
+    return findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
 
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -321,11 +350,12 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
         yield from _of_new_pods(findings.without_effect(pod))
-    for name in reading.claim_names(pod):
-        claim = _stored(pod, observed, name)
-        if claim is not None:
-            yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
-            yield from _outdated(pod, claim, observed)
+    named = (_stored(pod, observed, name) for name in reading.claim_names(pod))
+    claims = [claim for claim in named if claim is not None]
+    yield from _of_new_pods(_unnamed(pod, claims, observed))
+    for claim in claims:
+        yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+        yield from _outdated(pod, claim, observed)
 
 
 def _of_new_pods(found: Iterable[Finding], *, is_created: bool = True) -> Iterator[Finding]:
@@ -480,7 +510,7 @@ def _add_future(
                 if failure
                 else "not created yet",
                 expected="a claim that kube-controller-manager creates within seconds",
-                remedy="correct what the message names; the controller tries again"
+                remedy=_cure(failure)
                 if failure
                 else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
             )
@@ -495,7 +525,7 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             f"claim from ResourceClaimTemplate {name}",
             "not created yet, and the template could not be read",
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
-            remedy="run this with that right",
+            remedy=answers.BIND_ROLE,
         )
     return problem(
         f"ResourceClaimTemplate {name}",

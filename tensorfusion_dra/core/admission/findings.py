@@ -12,12 +12,15 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Item = Mapping[str, Any]
 
 ANNOTATIONS: Final = "annotations"
 """Subject of the findings about annotations that give the pod no GPU."""
+CONTAINERS: Final = "containers"
+"""Subject of the findings about claims that no container of the pod names."""
 _MEANT: Final = frozenset(
     {*REQUESTING_ANNOTATIONS, names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT}
 )
@@ -72,6 +75,32 @@ def misplaced(workload: Item) -> Iterator[Finding]:
         )
 
 
+def unnamed(pod: Item, entries: Collection[str]) -> Iterator[Finding]:
+    """Yield each of a pod's claims of GPUs that no container names.
+
+    The scheduler gives it devices, but the kubelet does not prepare it. It is a problem if the pod
+    has no other claim of GPUs.
+
+    Args:
+        entries: Names of the pod's claims of GPUs, in its spec.resourceClaims.
+    """
+    used = {
+        name_of(use)
+        for _, container in resource_claims.containers_with_paths(pod)
+        for use in as_list(as_map(container.get("resources")).get("claims"))
+    }
+    found = problem if used.isdisjoint(entries) else warning
+    for entry in entries:
+        if entry not in used:
+            yield found(
+                CONTAINERS,
+                f"none of them names claim {entry}, so they get no GPU of it, and its share is "
+                "lost",
+                expected=f"{entry} in resources.claims of a container",
+                remedy="name it in resources.claims of a container",
+            )
+
+
 def dialect_of(unknown: Collection[str]) -> Dialect | None:
     """Return the dialect that has most of these resources as words; None if none has one.
 
@@ -83,6 +112,31 @@ def dialect_of(unknown: Collection[str]) -> Dialect | None:
     }
     most = max(counts, key=lambda dialect: counts[dialect])
     return most if counts[most] else None
+
+
+def mixed(pod: Item) -> Iterator[FieldError]:
+    """Yield the first word of another system in a pod that has this driver's annotations as well.
+
+    Nobody translates it: where annotations request a GPU, they alone say which.
+    """
+    metadata = as_map(pod.get("metadata"))
+    others = {
+        name: text
+        for name, text in review.annotations_of(pod).items()
+        if not name.startswith(names.ANNOTATION_PREFIX)
+    }
+    plain = {**pod, "metadata": {**metadata, "annotations": others}}
+    matches = dialects.translate(plain, Dialect).matches
+    if dialect := dialect_of([each.key for each in matches]):
+        words = {word.name for word in dialects.WORDS[dialect]} - {names.NVIDIA_GPU}
+        yield FieldError(
+            next(each.path for each in matches if each.key in words),
+            Reason.INVALID,
+            f"found a word of {dialect} beside annotations of {names.TENSOR_FUSION_GROUP}, "
+            "expected only one of the two: the webhook translates it in pods without these "
+            f"annotations, with {dialect} in webhook.dialects of the chart and the label "
+            f"{names.LABEL_DIALECT}{dialect}=true on the namespace",
+        )
 
 
 def untranslated(pod: Item, dialect: Dialect, labels: Item | None, *, is_spoken: bool) -> Finding:

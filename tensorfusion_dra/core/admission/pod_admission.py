@@ -332,8 +332,9 @@ def warnings(
         every: The pod's containers.
         template, scheduler: As of admitted().
     """
-    yield from of_names(review.annotations_of(pod))
-    yield from _of_amounts(wanted)
+    annotations = review.annotations_of(pod)
+    yield from of_names(annotations)
+    yield from _of_amounts(wanted, annotations)
     spec = as_map(pod.get("spec"))
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (
@@ -400,7 +401,7 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
 
-def _of_amounts(wanted: PodRequest) -> Iterator[str]:
+def _of_amounts(wanted: PodRequest, annotations: Mapping[str, str]) -> Iterator[str]:
     if wanted.whole:
         if wanted.tflops or wanted.vram:
             reason = names.ANNOTATION_DEDICATED_GPU
@@ -415,5 +416,9 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
         if amount is None:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
-        found, number = f"{wanted.vram} bytes", str(wanted.vram).rstrip(ascii_letters)
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {number}Gi?"
+        text = annotations.get(names.ANNOTATION_VRAM_REQUEST, str(wanted.vram))
+        number = text.rstrip(ascii_letters)
+        # Elsewhere 16384m is MiB; in Kubernetes m is a thousandth.
+        meant = f"{number}Mi" if text.endswith("m") else f"{number}Gi or {number}Mi"
+        found = f"{text} is {wanted.vram.ceil()} bytes"
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {meant}?"

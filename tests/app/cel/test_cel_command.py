@@ -278,6 +278,18 @@ def test_explain_shows_why_no_device_matches(
     assert [line for line in lines if line not in squeezed(out)] == []
 
 
+def test_explain_checks_a_requested_capacity_of_another_package(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = written(tmp_path, *two_nodes())
+    asked = ("--request", "tflops=1,example.com/seats=2")
+
+    code, out, _ = run(capsys, "explain", "true", "--slices", file, "-o", "json", *asked)
+
+    refusals = {item["refusal"] for item in json.loads(out)["devices"]}
+    assert (code, refusals) == (1, {"has no capacity example.com/seats"})
+
+
 def test_explain_checks_requested_amounts_against_free_capacity(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

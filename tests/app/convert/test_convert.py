@@ -678,7 +678,9 @@ def test_dialects_are_chosen_by_a_flag(capsys: pytest.CaptureFixture[str], tmp_p
     code, out, _ = run(capsys, "-f", str(file), "--dialects", "kai, hami")
 
     assert (code, out) == (0, convert(DEPLOYMENT, [Dialect.KAI, Dialect.HAMI]).text)
-    assert run(capsys, "-f", str(file), "--dialects", "mig")[0] == 2
+    refused, _, error = run(capsys, "-f", str(file), "--dialects", "kai,hammi")
+    known = "hami, vgpu-manager, kai, gpu-fractioning, kserve"
+    assert (refused, f"--dialects: found 'hammi', expected some of {known}" in error) == (2, True)
 
 
 def test_the_text_is_on_stdout_and_the_diff_with_reasons_on_stderr(

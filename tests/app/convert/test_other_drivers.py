@@ -150,6 +150,27 @@ def test_what_this_driver_cannot_say_is_named_and_stays(
     assert [(found.line, found.text) for found in converted.problems] == [(line, problem)]
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("mig.nvidia.com", "MIG devices"), ("vfio.gpu.nvidia.com", "virtual machines")],
+)
+def test_classes_of_nvidias_driver_without_a_counterpart_are_named_and_stay(
+    name: str, what: str
+) -> None:
+    text = CLAIM.replace("gpu.nvidia.com", name).replace("PART", "count: 1").replace("ENTRY", "{}")
+
+    converted = convert(text, classes=[NVIDIA])
+
+    problem = (
+        f"{name}: found {what}, which this driver does not have, expected tensor-fusion.ai and "
+        "amounts of tflops and vram"
+    )
+    assert converted.text == text
+    assert [(found.line, found.text) for found in converted.problems] == [(8, problem)]
+    assert convert(text, classes=[HAMI]).problems == ()
+    assert convert(text).problems == ()
+
+
 REQUIRED: Final = "deviceClassName is required: tensor-fusion.ai"
 BECOMES: Final = "gpu.nvidia.com becomes tensor-fusion.ai"
 

@@ -56,7 +56,10 @@ def test_pods_in_the_words_of_other_systems_get_the_amounts_that_they_ask_for() 
     report = simulated(file, "--gpus", "3xA100-SXM4-40GB")
 
     found = {
-        each["pod"]: (each["requests"], each["request"].get("capacity", {}).get("requests"))
+        each["pod"]: (
+            len(each["requests"]),
+            each["requests"][0].get("capacity", {}).get("requests"),
+        )
         for each in report["admissions"]
     }
     # HAMi's is a quarter of two cards' memory, KAI's of one; the compute of the last three but the
@@ -82,7 +85,7 @@ def test_parameters_in_annotations_reach_the_container() -> None:
     assert pod["env"].items() >= limits.items()
     (admitted, _) = report["admissions"]
     assert admitted["annotations"]["tensor-fusion.ai/inject-container"] == "main"
-    assert (admitted["requests"], admitted["request"]["count"]) == (4, 1)
+    assert [each["count"] for each in admitted["requests"]] == [1] * 4
 
 
 def test_a_pod_of_an_oversubscribed_pool_gets_virtual_capacity(
@@ -116,6 +119,93 @@ spec:
     assert report["pods"][0]["shares"][0]["consumed"]["virtual_tflops"] == "400"
 
 
+def test_pod_whose_claim_names_a_class_gets_the_amounts_of_the_class(tmp_path: Path) -> None:
+    text = (EXAMPLES / "share-class.yaml").read_text()
+    own = text.replace("name: quarter", "name: own").replace(
+        "TemplateName: quarter", "TemplateName: own"
+    )
+    several = own.split("---", 1)[1].replace("gpu-quarter", "gpu-quarter\n            count: 2")
+    file = written(tmp_path, f"{text}---{several}")
+
+    report = simulated(file)
+
+    found = {pod["name"]: pod for pod in report["pods"]}
+    assert {pod["phase"] for pod in found.values()} == {"Running"}
+    consumed = {"tflops": "78", "vram": "20Gi"}
+    for name, cards in (("quarter", 1), ("own", 2)):
+        assert [share["consumed"] for share in found[name]["shares"]] == [consumed] * cards
+        assert len({share["device"] for share in found[name]["shares"]}) == cards
+    assert found["quarter"]["env"]["TF_GPU_MEMORY_LIMIT"] == str(30 * 1024)
+    assert report["left_behind"] == []
+
+
+CONTAINERS = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: two
+  annotations:
+    tensor-fusion.ai/dra-enabled: "true"
+    tensor-fusion.ai/container-shares: |
+      {"app": {"tflops-request": "100", "vram-request": "16Gi"},
+       "log": {"tflops-request": "20", "vram-request": "4Gi"}}
+spec:
+  containers: [{name: app, image: train}, {name: log, image: log}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: forgotten
+  annotations: {tensor-fusion.ai/vram-request: 16Gi}
+spec:
+  containers: [{name: app, image: train}]
+"""
+
+
+def test_shares_of_containers_and_a_pod_without_a_gpu_are_shown_as_they_are(tmp_path: Path) -> None:
+    ended = forks.run("simulate", "--from", str(written(tmp_path, CONTAINERS)))
+
+    lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    two = "two 100 TFLOPS, 16Gi + 20 TFLOPS, 4Gi Running gpu-363a 33 %, 16Gi, soft"
+    place = lines.index(two)
+    assert lines[place + 1] == "7 %, 4Gi, soft"
+    assert "forgotten no GPU Running - -" in lines
+
+
+TEMPLATE = """{metadata: {annotations: {tensor-fusion.ai/dra-enabled: "true",
+  tensor-fusion.ai/tflops-request: "10", tensor-fusion.ai/vram-request: 1Gi}},
+  spec: {containers: [{name: main, image: train}]}}"""
+WORKLOADS = f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: serve}}
+spec:
+  replicas: 2
+  template: {TEMPLATE}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{generateName: train-}}
+spec: {{template: {TEMPLATE}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {{name: nightly}}
+spec:
+  schedule: "@daily"
+  jobTemplate: {{spec: {{parallelism: 2, template: {TEMPLATE}}}}}
+"""
+
+
+def test_pods_of_workloads_run(tmp_path: Path) -> None:
+    report = simulated(written(tmp_path, WORKLOADS))
+
+    pods = ["serve-1", "serve-2", "train-1", "nightly-1", "nightly-2"]
+    found = {pod["name"]: pod["phase"] for pod in report["pods"]}
+    assert found == dict.fromkeys(pods, "Running")
+    assert [each["claim"] != "" for each in report["admissions"]] == [True] * 5
+
+
 def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
     wrong = text.replace('"100"', "many").replace("16Gi", "lots")
@@ -145,8 +235,21 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
             "found Deployment of apps",
         ),
         (
+            "{apiVersion: v1, kind: Service, metadata: {name: a}}",
+            "found Service of v1, expected one",
+        ),
+        (
+            "{apiVersion: batch/v1, kind: Job, metadata: {name: a}, spec: {parallelism: 201, "
+            "template: {spec: {containers: []}}}}",
+            "Job a: found 201 pods, expected at most 200",
+        ),
+        (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}",
             "namespace: found b, expected default",
+        ),
+        (
+            (EXAMPLES / "share-class.yaml").read_text().replace("30Gi", "many"),
+            "DeviceClass gpu-quarter: limits.vram: found 'many', expected a quantity",
         ),
     ],
 )

@@ -43,11 +43,19 @@ def get(address: str) -> bytes:
     return body
 
 
+def typed() -> list[str]:
+    """Return the words after `python` of the command that docs/develop.md tells to type."""
+    page = markdown.text(markdown.ROOT / "docs" / "develop.md")
+    (found,) = re.findall(
+        r"^\$ \.venv/bin/python (-m tensorfusion_dra simulate .*?) +#", page, re.M
+    )
+    return shlex.split(found)
+
+
 @pytest.fixture(scope="module")
 def kept() -> Iterator[Kept]:
-    command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep"]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, *typed()], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         running = Kept(process, "")

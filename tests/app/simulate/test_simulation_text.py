@@ -1,6 +1,8 @@
 """The report of a simulation as text, on one screen."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,11 +32,11 @@ def limits(percent: int = 33, mib: int = 16384, mode: str = "soft") -> Mapping[s
 
 def running(name: str, asks: Mapping[str, str], *devices: str, env: Mapping[str, str]) -> Pod:
     shares = tuple(Share(device=each, share_id=each, consumed=asks) for each in devices)
-    return Pod(name=name, asks=asks, phase="Running", shares=shares, env=env)
+    return Pod(name=name, asks=(asks,) * len(devices), phase="Running", shares=shares, env=env)
 
 
 def waiting(name: str, reason: str) -> Pod:
-    return Pod(name=name, asks={}, phase="Pending", waits_for=reason)
+    return Pod(name=name, asks=({},), phase="Pending", waits_for=reason)
 
 
 def report(
@@ -133,6 +135,7 @@ def test_screen_shows(found: SimulationReport, lines: list[str]) -> None:
         ({"virtual_tflops": "156", "virtual_vram": "512Mi"}, "156 TFLOPS, 512Mi "),
         ({"vram": "17000000000"}, "15.8Gi "),
         ({}, "a whole GPU "),
+        ({"tflops": "10", "example.com/sessions": "2"}, "10 TFLOPS, 2 example.com/sessions "),
     ],
 )
 def test_amounts_are_written_as_decimals_with_units(asks: Mapping[str, str], text: str) -> None:
@@ -141,11 +144,46 @@ def test_amounts_are_written_as_decimals_with_units(asks: Mapping[str, str], tex
     assert f"  a    {text}" in shown
 
 
-def test_a_pod_without_a_claim_has_no_gpu() -> None:
-    shown = as_text(report(running("a", {}, env={}), waiting("b", "no node")), verbose=False)
+SMALL = {"tflops": "20", "vram": "4Gi"}
+LARGE = {"tflops": "50", "vram": "8Gi"}
 
-    assert "  a    no GPU       Running  -" in shown
-    assert "  b    a whole GPU  Pending  -" in shown
+
+@pytest.mark.parametrize(
+    ("asks", "devices", "text"),
+    [
+        ((LARGE, SMALL), (FIRST, FIRST), "50 TFLOPS, 8Gi + 20 TFLOPS, 4Gi  Running  gpu-363a "),
+        ((SMALL, SMALL), (FIRST, FIRST), "2 shares, 20 TFLOPS, 4Gi each  Running  gpu-363a "),
+        ((SMALL, SMALL), (FIRST, SECOND), "2 GPUs, 20 TFLOPS, 4Gi each  Running  gpu-363a "),
+        (
+            (SMALL, LARGE, SMALL),
+            (FIRST,),
+            "2 x 20 TFLOPS, 4Gi + 50 TFLOPS, 8Gi  Running  gpu-363a ",
+        ),
+        (({}, {}), (FIRST, SECOND), "2 whole GPUs  Running  gpu-363a "),
+        ((), (), "no GPU    Running  -  "),
+    ],
+)
+def test_a_pods_requests_are_told_apart(
+    asks: tuple[Mapping[str, str], ...], devices: tuple[str, ...], text: str
+) -> None:
+    shares = tuple(
+        Share(device=each, share_id=str(n), consumed={}) for n, each in enumerate(devices)
+    )
+
+    shown = as_text(report(Pod(name="a", asks=asks, phase="Running", shares=shares)), verbose=False)
+
+    assert f"  a    {text}" in shown
+
+
+def test_containers_of_a_pod_show_their_own_limits() -> None:
+    found = running("a", SMALL, FIRST, env=limits())
+    found = replace(found, other_envs=(limits(7, 4096), limits(7, 4096)))
+
+    shown = as_text(report(found), verbose=False)
+
+    assert "Running  gpu-363a  33 %, 16Gi, soft\n" in shown
+    assert re.search(r"\n {20,}7 %, 4Gi, soft\n", shown)
+    assert shown.count("7 %, 4Gi") == 1
 
 
 def test_a_pod_with_several_gpus_shows_each_of_them() -> None:
@@ -192,14 +230,19 @@ def test_verbose_adds_claims_spec_and_environment_in_full() -> None:
         ),
         cdi_file="/cdi/a.json",
         cdi_spec={"kind": "tensor-fusion.ai/vgpu"},
-        admissions=(AdmissionReport(pod="a", claim="a-claim", request={"count": 1}),),
+        admissions=(
+            AdmissionReport(
+                pod="a", claim="a-claim", requests=({"count": 1}, {"count": 1}, {"count": 2})
+            ),
+        ),
     )
 
     shown = as_text(found, verbose=True)
 
     for part in (
         f"ResourceSlice slice-a, generation 3, 1 attributes each:\n  {FIRST}\n",
-        'Request of claim a-claim\n  {\n    "count": 1\n  }\n',
+        'Request of claim a-claim, 2 times\n  {\n    "count": 1\n  }\n',
+        'Request of claim a-claim\n  {\n    "count": 2\n  }\n',
         'CDI spec of a: /cdi/a.json\n  {\n    "kind": "tensor-fusion.ai/vgpu"\n  }\n',
         "\n  PATH=/bin\n",
     ):

@@ -55,6 +55,39 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture, priority:
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a (70Gi)" in text
 
 
+@pytest.mark.parametrize(
+    ("held", "lacks", "detail"),
+    [
+        (
+            {"vram": "70Gi", "tflops": "100"},
+            "has too little free vram",
+            "vram 70Gi of 80Gi taken, 40Gi more do not fit",
+        ),
+        # Without amounts the claim takes a card that is not shared.
+        (None, "is in use exclusively", "in use exclusively"),
+    ],
+)
+def test_full_card_that_is_tainted_as_well(
+    cluster: Cluster, capsys: Capture, held: Json | None, lacks: str, detail: str
+) -> None:
+    cluster.add_node("node-01", gpu(1), taint="xid-79")
+    if held is None:
+        (stored,) = cluster.client.list(SLICES).items
+        del stored["spec"]["devices"][0]["allowMultipleAllocations"]
+        for capacity in stored["spec"]["devices"][0]["capacity"].values():
+            capacity.pop("requestPolicy")
+        cluster.client.replace(SLICES, stored)
+    cluster.schedule_pod("a", request(held, tolerations=[{"operator": "Exists"}]))
+    cluster.add_pod("b", request({"vram": "40Gi", "tflops": "100"}))
+
+    _, found = cluster.why(capsys, "b")
+
+    taint = f"(tainted {names.TAINT_UNHEALTHY}=xid-79)"
+    assert found["answer"].startswith(f"default/b waits: the only card {lacks} {taint}")
+    assert f" {detail} {taint} default/a" in cluster.text(capsys, "why", "b")
+    assert found["helps"] == []
+
+
 def test_claim_that_only_observes_a_card_does_not_hold_it(
     cluster: Cluster, capsys: Capture
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.rest import (
@@ -21,7 +22,7 @@ from dra_simulator.rest import (
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tests.support import image_packages, markdown, objects, pod_login
+from tests.support import helm, image_packages, installation, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
@@ -200,6 +201,52 @@ def test_claim_that_is_older_than_the_annotations_of_its_pod(
     unchanged = [] if is_scheduled else [correct]
     assert found["helps"][:1] == ([delete] if earlier else unchanged)
     assert "gpu_model" not in edited or "Correct" not in str(found["helps"])
+
+
+NAME_IT = "name it in resources.claims of a container"
+LOST = "containers: none of them names claim gpu, so they get no GPU of it, and its share is lost"
+
+
+def test_claim_that_no_container_names(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    made = objects.template(request({"vram": "1Gi"}), name="a")
+    file.write_text(yaml.safe_dump_all([made, objects.pod("b", template_name="a", uses=False)]))
+    cluster.client.create(CLAIMS, objects.claim(request({"vram": "1Gi"}), name="a"))
+    cluster.client.create(PODS, objects.pod("a", claim_name="a", uses=False))
+
+    planned = cluster.why(capsys, "-f", str(file))
+    waiting = cluster.why(capsys, "a")
+    cluster.schedule()
+    code, bound = cluster.why(capsys, "a")
+
+    for pod, cure, (waiting_code, found) in (
+        ("b", NAME_IT, planned),
+        ("a", NAME_IT + AGAIN, waiting),
+    ):
+        assert (waiting_code, found["helps"]) == (1, [cure])
+        fits = "Otherwise it fits now on node-01."
+        assert found["answer"] == f"default/{pod} gets no GPU: {LOST}. {fits}"
+    assert bound["answer"].endswith(f" It got no GPU: {LOST}.")
+    assert (code, bound["state"], bound["helps"]) == (1, "bound", [NAME_IT + AGAIN])
+
+
+def test_second_claim_that_no_container_names_and_claim_of_another_driver(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.client.create(CLASSES, objects.device_class("nic"))
+    for name in ("used", "lost"):
+        cluster.client.create(CLAIMS, objects.claim(request({"vram": "1Gi"}), name=name))
+    nic = objects.claim(objects.exactly("nic", deviceClassName="nic"), name="network")
+    cluster.client.create(CLAIMS, nic)
+    entries = [{"name": name, "resourceClaimName": name} for name in ("used", "lost", "network")]
+    container = objects.pod()["spec"]["containers"][0]
+    container["resources"] = {"claims": [{"name": "used"}]}
+    cluster.add_pod("a", resourceClaims=entries, containers=[container])
+
+    _, found = cluster.why(capsys, "a")
+
+    assert [each["level"] for each in found["findings"]] == ["warning"]
+    assert found["findings"][0]["found"].startswith("none of them names claim lost")
 
 
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:
@@ -451,6 +498,10 @@ def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) 
 
 
 FORBIDDEN = 403
+BIND = (
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
+    "webhook's pods the chart's value webhook.why does."
+)
 
 
 def test_missing_rights_are_named_and_the_rest_is_answered(
@@ -466,6 +517,7 @@ def test_missing_rights_are_named_and_the_rest_is_answered(
     assert (code, other_code, found["state"]) == (0, 1, "fits")
     assert found["unchecked"] == ["ResourceClaimTemplates (no right to list them)"]
     assert "the template could not be read" in other["answer"]
+    assert other["helps"] == [BIND]
 
 
 VITAL = {
@@ -492,8 +544,7 @@ def test_without_the_rights_for_a_trial_the_faults_of_the_pod_are_found(
     assert (code, free["state"]) == (1, "waits")
     assert free["answer"] == (
         "default/a waits; whether a card is free for it was not tried: no right to list "
-        f"{' and '.join(kinds)}. Ask with an account that has the right: kubectl tensorfusion why, "
-        "with your own kubeconfig."
+        f"{' and '.join(kinds)}. {BIND}"
     )
     assert free["findings"] == []
     assert free["unchecked"] == [f"{kind} (no right to list them)" for kind in kinds]
@@ -510,7 +561,11 @@ def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
 
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert "GET /api/v1/namespaces/default/pods/a: 403" in ended.err
-    assert "kubectl tensorfusion why, with your own kubeconfig" in ended.err
+    assert ended.err.endswith(f". {BIND}\n")
+
+
+def test_role_that_is_named_is_installed_with_the_webhook() -> None:
+    assert helm.one(installation.documents("webhook"), "ClusterRole", "tensorfusion-dra-why")
 
 
 @pytest.fixture

@@ -169,7 +169,40 @@ def test_rollout_whose_new_pods_are_refused(
 
     assert code == 1
     assert found["answer"] == f"Deployment default/w creates no more pods: FailedCreate: {DENIED}."
-    assert found["helps"] == ["Correct what the message names; the controller tries again."]
+    assert found["helps"] == ["correct what the message names; the controller tries again"]
+
+
+@pytest.mark.parametrize(
+    ("webhook", "how"),
+    [
+        ("pods.dra.tensor-fusion.ai", " (tensorfusion-dra doctor says what is wrong)"),
+        ("pods.example.com", ""),
+    ],
+)
+def test_pods_and_claims_that_are_not_created_because_a_webhook_is_down(
+    cluster: Cluster, workloads: CannedApi, capsys: Capture, webhook: str, how: str
+) -> None:
+    message = (
+        f'Internal error occurred: failed calling webhook "{webhook}": failed to call webhook: '
+        'Post "https://w.w.svc:443/mutate-pods?timeout=5s": dial tcp: connection refused'
+    )
+    status = {"conditions": [{**FAILURE, "message": message}]}
+    workloads.answers[f"GET {PATHS['Deployment']}"] = workload("Deployment", status=status)
+    cluster.client.create(TEMPLATES, objects.template(request(), name="mine"))
+    entries = [{"name": "gpu", "resourceClaimTemplateName": "mine"}]
+    pod = cluster.add_pod("a", resourceClaims=entries)
+    about = {key: pod["metadata"][key] for key in ("name", "uid")}
+    of_claim = {"involvedObject": about, "reason": "FailedResourceClaimCreation"}
+    failed = {**of_claim, "message": f"failed to create ResourceClaim: {message}"}
+    workloads.answers["GET /api/v1/namespaces/default/events"] = {"items": [failed]}
+
+    for target in ("deploy/w", "a"):
+        _, found = cluster.why(capsys, target)
+
+        assert "connection refused" in found["answer"]
+        assert found["helps"] == [
+            f"start webhook {webhook} again, which does not answer{how}; the controller tries again"
+        ]
 
 
 def written(folder: Path, *documents: Json) -> str:

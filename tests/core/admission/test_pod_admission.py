@@ -532,11 +532,15 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
     [
         (
             pod_annotations(vram_request="16"),
-            "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
+            "tensor-fusion.ai/vram-request: 16 is 16 bytes; did you mean 16Gi or 16Mi?",
         ),
         (
-            pod_annotations(vram_request="16m"),
-            "tensor-fusion.ai/vram-request: 16m bytes; did you mean 16Gi?",
+            pod_annotations(vram_request="16384m"),
+            "tensor-fusion.ai/vram-request: 16384m is 17 bytes; did you mean 16384Mi?",
+        ),
+        (
+            pod_annotations(vram_request="16000m"),
+            "tensor-fusion.ai/vram-request: 16000m is 16 bytes; did you mean 16000Mi?",
         ),
         (
             pod_annotations(vram_request="0"),
