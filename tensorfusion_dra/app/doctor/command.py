@@ -49,6 +49,7 @@ CHECKS: Final = (
     Check(theme="limits", run=gpus.alive, places=_NODE),
     Check(theme="limits", run=gpus.claims, places=_NODE),
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="pods", run=objects.rollout, needs_api=True),
     Check(theme="slices", run=objects.published_slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="classes of shares", run=objects.share_classes, needs_api=True),

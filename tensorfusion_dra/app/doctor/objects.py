@@ -19,9 +19,11 @@ from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
-_NODE_PLUGIN: Final = (
-    "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=node-plugin"
-)
+_OWN: Final = "app.kubernetes.io/name=tensorfusion-dra"
+_NODE_PLUGIN: Final = f"{_OWN},app.kubernetes.io/component=node-plugin"
+_STARTING: Final = ("ContainerCreating", "PodInitializing", None)
+"""Reasons for which containers wait while their pod starts; None if it does not wait."""
+_ENDED: Final = ("Succeeded", "Failed")
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
@@ -83,6 +85,59 @@ def pods(context: Context) -> Iterator[Finding]:
                 remedy=f"kubectl -n {metadata.get('namespace')} describe daemonset "
                 f"{metadata.get('name')} says why none can be created",
             )
+
+
+def rollout(context: Context) -> Iterator[Finding]:
+    """Name each pod of this driver that is not Ready, with the reason and the end of its log."""
+    ready = 0
+    for pod in context.cluster.items("/api/v1/pods", labelSelector=_OWN):
+        status = pod.get("status") or {}
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        if conditions.get("Ready", {}).get("status") == "True":
+            ready += 1
+        elif status.get("phase") not in _ENDED and "deletionTimestamp" not in pod["metadata"]:
+            yield _not_ready(context, pod, conditions.get("PodScheduled", {}))
+    if ready:
+        yield ok("pods of this driver", f"{ready} Ready")
+
+
+def _not_ready(context: Context, pod: Mapping[str, Any], scheduled: Mapping[str, Any]) -> Finding:
+    """Return the finding about a pod, from the container that keeps it from being Ready.
+
+    Args:
+        scheduled: The pod's condition PodScheduled.
+    """
+    status, named = pod.get("status") or {}, "-n {namespace} {name}".format_map(pod["metadata"])
+    kinds = ("initContainerStatuses", "containerStatuses")
+    stuck: Mapping[str, Any] = max(
+        (each for kind in kinds for each in status.get(kind) or () if not each["ready"]),
+        key=lambda each: (_waiting(each).get("reason") not in _STARTING, each["restartCount"]),
+        default={},
+    )
+    why, restarts = _waiting(stuck) or scheduled, stuck.get("restartCount")
+    texts = (stuck.get("name"), why.get("reason") or "not Ready", why.get("message"))
+    found = ": ".join(filter(None, texts))
+    remedy = f"kubectl describe pod {named}"
+    if restarts:
+        last = (stuck.get("lastState") or {}).get("terminated") or {}
+        found += (
+            f"; restarted {restarts} times, last with exit code {last.get('exitCode')} "
+            f"({last.get('reason')}); its log ends with: "
+            f"{context.cluster.end_of_log(pod, stuck['name'])}"
+        )
+        remedy = f"kubectl logs {named} -c {stuck['name']} --previous"
+    judge = warning if not restarts and why.get("reason") in _STARTING else problem
+    subject = "pod {namespace}/{name}".format_map(pod["metadata"])
+    return judge(
+        f"{subject} on {(pod.get('spec') or {}).get('nodeName') or 'no node'}",
+        found,
+        expected="Ready",
+        remedy=remedy,
+    )
+
+
+def _waiting(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("state") or {}).get("waiting") or {}
 
 
 def _environment(workload: Mapping[str, Any]) -> dict[str, str]:
