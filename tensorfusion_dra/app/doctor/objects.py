@@ -40,14 +40,14 @@ _TRIAL_ANNOTATIONS: Final = {
 _SEE: Final = "see docs/install.md, Your nodes"
 
 
-def _installed(context: Context) -> Sequence[dict[str, Any]]:
+def installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
     return context.cluster.items("/apis/apps/v1/daemonsets", labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
     """Check that the DaemonSet has pods, and name the label or RuntimeClass that it lacks."""
-    for daemonset in _installed(context):
+    for daemonset in installed(context):
         metadata, status = as_map(daemonset.get("metadata")), as_map(daemonset.get("status"))
         subject = f"DaemonSet {metadata.get('namespace')}/{metadata.get('name')}"
         wanted, there = status.get("desiredNumberScheduled"), status.get("currentNumberScheduled")
@@ -189,7 +189,7 @@ def published_slices(context: Context) -> Iterator[Finding]:
                 each.get("TENSORFUSION_DRA_POOL_SOURCE") or "settings",
                 each.get("TENSORFUSION_DRA_GPUPOOL") or "default",
             )
-            for each in map(_environment, _installed(context))
+            for each in map(_environment, installed(context))
         ]
     awaited = next(filter(None, (_awaited(context, *each) for each in sources)), None)
     yield from [awaited] if awaited and not found else published(found, node_name=node_name)
