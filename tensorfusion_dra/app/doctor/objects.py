@@ -29,6 +29,8 @@ CONFIGURATIONS: Final = tuple(
     for kind in ("mutating", "validating")
 )
 """Paths of the webhook configurations."""
+_ENABLES: Final = "draConfig"
+"""Field of a GPUPool."""
 _WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
 """Domain of this driver's webhooks; the end of each of their names."""
 _TRIAL_ANNOTATIONS: Final = {
@@ -396,6 +398,28 @@ def known_pools(context: Context) -> Iterator[Finding]:
             remedy="set pool-source=node-labels or object on the node plugins, so that their nodes "
             "are in these GPUPools; or have pods name what the nodes publish",
         )
+
+
+def pool_definition(context: Context) -> Iterator[Finding]:
+    """Check that the definition of GPUPools keeps the field by which a pool enables DRA.
+
+    Tensor Fusion's own definition does not have it, so the API server drops it without a word.
+    """
+    definition = f"customresourcedefinitions/{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}"
+    stored = context.cluster.find(f"/apis/apiextensions.k8s.io/v1/{definition}")
+    for version in stored["spec"]["versions"] if stored else ():
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        if not (spec.get("x-kubernetes-preserve-unknown-fields") or _ENABLES in spec["properties"]):
+            pools = context.cluster.items(GPUPOOLS)
+            # kubectl apply keeps what it sent in an annotation.
+            judge = warning if any(_ENABLES in str(each["metadata"]) for each in pools) else note
+            yield judge(
+                definition,
+                f"without spec.{_ENABLES}: the API server drops it, so that no GPUPool enables DRA",
+                expected=f"spec.{_ENABLES}, as in the definition of this chart (crds.install)",
+                remedy=f'give pods the annotation {names.ANNOTATION_DRA_ENABLED}: "true"; or set '
+                "webhook.defaultEnabled=true of the chart, if all pods with amounts are to use DRA",
+            )
 
 
 def reachable(context: Context) -> Iterator[Finding]:

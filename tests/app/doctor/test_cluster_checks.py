@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.app.doctor import kubernetes, objects
@@ -21,6 +22,7 @@ from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
 from tests.support.canned_api import CannedApi, served
 from tests.support.findings import Expected
+from tests.support.helm import CHART
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -489,6 +491,44 @@ def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(  # noqa: PLR091
             "no pods: none of 1 nodes has the labels kubernetes.io/os=linux and "
             "(nvidia.com/gpu.present=true or feature.node.kubernetes.io/pci-10de.present=true)"
         )
+
+
+DEFINITION = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupools.tensor-fusion.ai"
+OWN_DEFINITION: Any = yaml.safe_load((CHART / "tensor-fusion-crds" / "gpupools.yaml").read_text())
+APPLIED = {
+    "kubectl.kubernetes.io/last-applied-configuration": '{"spec": {"draConfig": {"enable": true}}}'
+}
+
+
+def definition_of_tensor_fusion() -> Any:
+    """Return the chart's definition without what Tensor Fusion's own one does not have."""
+    found = copy.deepcopy(OWN_DEFINITION)
+    (version,) = found["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["x-kubernetes-preserve-unknown-fields"], spec["properties"]["draConfig"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("definition", "annotations", "expected"),
+    [
+        (None, {}, []),
+        (OWN_DEFINITION, APPLIED, []),
+        (definition_of_tensor_fusion(), {}, [(Level.NOTE, "so that no GPUPool enables DRA")]),
+        (definition_of_tensor_fusion(), APPLIED, [(Level.WARNING, "drops it")]),
+    ],
+)
+def test_definition_that_drops_what_enables_a_pool_is_found(
+    canned: CannedApi,
+    here: Here,
+    definition: Any,
+    annotations: dict[str, str],
+    expected: list[Expected],
+) -> None:
+    pool = {"metadata": {"name": "a", "annotations": annotations}}
+    canned.answers |= {DEFINITION: definition, POOLS: {"items": [pool]}}
+
+    findings.check(objects.pool_definition(here()), expected)
 
 
 OWN_PODS = "GET /api/v1/pods"
