@@ -125,19 +125,22 @@ class ClusterLists:
                 self.unreadable.append(note)
             return None
 
-    def end_of_log(self, pod: Mapping[str, Any], container: str) -> str:
-        """Return the last line that a container logged before its last restart.
+    def end_of_log(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> str:
+        """Return the last line of a container's log.
 
         Without a log, or without the right to read it, the error takes the place of the line.
+
+        Args:
+            previous: True for the log before the last restart.
         """
         path = "/api/v1/namespaces/{namespace}/pods/{name}/log".format_map(pod["metadata"])
-        query = {"container": container, "previous": "true", "tailLines": "1", "limitBytes": "4096"}
+        query = {"container": container, "tailLines": "1", "limitBytes": "4096"}
+        query |= {"previous": "true"} if previous else {}
         try:
             sent = self.api.send("GET", path, query=query, wait_seconds=self._wait_seconds)
-            line = sent.body().decode(errors="replace").strip()
+            return printable.one_line(sent.body().decode(errors="replace").strip())
         except (RetryableError, HTTPException, OSError) as error:
-            line = str(error)
-        return printable.one_line(line)
+            return printable.one_line(error)
 
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.

@@ -23,7 +23,6 @@ _OWN: Final = "app.kubernetes.io/name=tensorfusion-dra"
 _NODE_PLUGIN: Final = f"{_OWN},app.kubernetes.io/component=node-plugin"
 _STARTING: Final = ("ContainerCreating", "PodInitializing", None)
 """Reasons for which containers wait while their pod starts; None if it does not wait."""
-_ENDED: Final = ("Succeeded", "Failed")
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
@@ -93,11 +92,11 @@ def rollout(context: Context) -> Iterator[Finding]:
     """Name each pod of this driver that is not Ready, with the reason and the end of its log."""
     ready = 0
     for pod in context.cluster.items("/api/v1/pods", labelSelector=_OWN):
-        status = pod.get("status") or {}
+        status, is_deleted = pod.get("status") or {}, "deletionTimestamp" in pod["metadata"]
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
         if conditions.get("Ready", {}).get("status") == "True":
             ready += 1
-        elif status.get("phase") not in _ENDED and "deletionTimestamp" not in pod["metadata"]:
+        elif status.get("phase") not in ("Succeeded", "Failed") and not is_deleted:
             yield _not_ready(context, pod, conditions.get("PodScheduled", {}))
     if ready:
         yield ok("pods of this driver", f"{ready} Ready")
@@ -122,16 +121,16 @@ def _not_ready(context: Context, pod: Mapping[str, Any], scheduled: Mapping[str,
     remedy = f"kubectl describe pod {named}"
     if restarts:
         last = (stuck.get("lastState") or {}).get("terminated") or {}
-        found += (
-            f"; restarted {restarts} times, last with exit code {last.get('exitCode')} "
-            f"({last.get('reason')}); its log ends with: "
-            f"{context.cluster.end_of_log(pod, stuck['name'])}"
-        )
-        remedy = f"kubectl logs {named} -c {stuck['name']} --previous"
+        exit_code, reason = last.get("exitCode"), last.get("reason")
+        found += f"; restarted {restarts} times, last with exit code {exit_code} ({reason})"
+    if restarts or "running" in (stuck.get("state") or {}):
+        line = context.cluster.end_of_log(pod, stuck["name"], previous=bool(restarts))
+        found += f"; its log ends with: {line}"
+        remedy = f"kubectl logs {named} -c {stuck['name']}{' --previous' if restarts else ''}"
     judge = warning if not restarts and why.get("reason") in _STARTING else problem
-    subject = "pod {namespace}/{name}".format_map(pod["metadata"])
+    node = (pod.get("spec") or {}).get("nodeName") or "no node"
     return judge(
-        f"{subject} on {(pod.get('spec') or {}).get('nodeName') or 'no node'}",
+        f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} on {node}",
         found,
         expected="Ready",
         remedy=remedy,
