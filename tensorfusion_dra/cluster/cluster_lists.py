@@ -6,10 +6,12 @@ Whole collections are read in pages, so that a large cluster fits into the answe
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from http.client import HTTPException
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
-from tensorfusion_dra.core.errors import StatusError
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.errors import RetryableError, StatusError
 
 Found = TypeVar("Found")
 
@@ -122,6 +124,23 @@ class ClusterLists:
             if note not in self.unreadable:
                 self.unreadable.append(note)
             return None
+
+    def end_of_log(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> str:
+        """Return the last line of a container's log.
+
+        Without a log, or without the right to read it, the error takes the place of the line.
+
+        Args:
+            previous: True for the log before the last restart.
+        """
+        path = "/api/v1/namespaces/{namespace}/pods/{name}/log".format_map(pod["metadata"])
+        query = {"container": container, "tailLines": "1", "limitBytes": "4096"}
+        query |= {"previous": "true"} if previous else {}
+        try:
+            sent = self.api.send("GET", path, query=query, wait_seconds=self._wait_seconds)
+            return printable.one_line(sent.body().decode(errors="replace").strip())
+        except (RetryableError, HTTPException, OSError) as error:
+            return printable.one_line(error)
 
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.

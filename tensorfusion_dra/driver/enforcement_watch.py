@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
+from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
@@ -215,6 +217,7 @@ class EnforcementWatch:
         self._now = now
         self._wakeup = Wakeup()
         self._kept = saved.load() or {}
+        self._limiter_seen: object = self._kept.get(saved_state.LIMITER_SEEN)
         # Of run()'s thread alone:
         self._throttle = LogThrottle(clock=clock)
         self._saved: Mapping[str, Any] | None = None
@@ -331,11 +334,20 @@ class EnforcementWatch:
             if is_due:
                 report(claim)
         with self._lock:
-            record = {
+            record: dict[str, object] = {
                 uid: [current.as_json() for current in each.current]
                 for uid, each in self._watched.items()
                 if each.current is not None and each.needs_evidence
             }
+            seen = [
+                {"claim": str(each.claim.ref), "since": current.since.isoformat()}
+                for each in self._watched.values()
+                for current in each.current or ()
+                if current.verdict.reason == verdicts.LIMITER_ACTIVE
+            ]
+        # It shows as well that containers get what CDI specs add, which `doctor` asks for.
+        self._limiter_seen = max(seen, key=itemgetter("since"), default=self._limiter_seen)
+        record |= {saved_state.LIMITER_SEEN: self._limiter_seen} if self._limiter_seen else {}
         if record != self._saved:
             try:
                 self._state.save(record)

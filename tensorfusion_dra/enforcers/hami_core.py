@@ -182,7 +182,8 @@ class HamiCore(Enforcer):
         if reason := preload.library_reason(self.library):
             return Sign(verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, reason))
         text = "the library is there; whether it works shows only in a running container"
-        return Sign(verdict=verdicts.unknown(verdicts.LIBRARY_INSTALLED, text))
+        found = verdicts.unknown(verdicts.LIBRARY_INSTALLED, text)
+        return Sign(verdict=found, advice=preload.advice(self.library))
 
     def judge(
         self,

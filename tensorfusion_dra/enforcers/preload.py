@@ -2,12 +2,13 @@
 
 import os
 import stat
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import Edits, TextFile
+from tensorfusion_dra.core.claims.enforcer import Advice, Edits, TextFile
 from tensorfusion_dra.core.claims.prepared import Mount
 
 PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
@@ -43,6 +44,29 @@ def preload_edits(method: PreloadMethod, library: str, file: str) -> Edits:
     if method is PreloadMethod.ENV:
         return Edits(env={names.ENV_LD_PRELOAD: library})
     return Edits(mounts=(Mount(host_path=file, container_path=PRELOAD_IN_CONTAINER),))
+
+
+def advice(library: str) -> tuple[Advice, ...]:
+    """Return the advice about a library on the host that only some users can read, and so load.
+
+    The dynamic linker ignores a library that it cannot open, whatever names it.
+    """
+    with suppress(OSError):
+        mode = stat.S_IMODE(Path(library).stat().st_mode)
+        if not mode & stat.S_IROTH:
+            found = (
+                f"mode {mode:04o}: processes of other users than root cannot load it, and run "
+                "without limits"
+            )
+            return (
+                Advice(
+                    subject=f"library {library}",
+                    found=found,
+                    expected="readable by all users, as containers run as any",
+                    remedy=f"chmod a+r {library} on the node, then start the pods again",
+                ),
+            )
+    return ()
 
 
 def library_reason(library: str) -> str:

@@ -14,6 +14,8 @@ log = structlog.get_logger()
 
 CARDS: Final = "cards.json"
 LIMITS: Final = "limits.json"
+LIMITER_SEEN: Final = "limiterSeen"
+"""Key of `LIMITS` beside the claims' UIDs: the claim in which a limiter was seen last, and when."""
 _MODE: Final = 0o600
 
 

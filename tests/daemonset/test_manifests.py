@@ -371,7 +371,7 @@ def hooked(event: str) -> list[Document]:
 
 
 def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_needs() -> None:
-    account, role, binding, job = hooked("pre-delete")
+    account, role, binding, _, job = hooked("pre-delete")
 
     kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
     assert [each["kind"] for each in (account, role, binding, job)] == kinds
@@ -384,6 +384,24 @@ def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_ne
     assert {(each, *rule["verbs"]) for rule in role["rules"] for each in rule["resources"]} == {
         (each, "list") for each in (*needed, "pods", "resourceclaims")
     }
+
+
+def test_job_that_needs_only_the_image_is_the_first_to_fail_and_names_the_cause() -> None:
+    *_, pull, check = hooked("pre-delete")
+
+    # Helm's error has nothing but the name of the job and DeadlineExceeded.
+    assert pull["metadata"]["name"] == "tensorfusion-dra-image-pull"
+    before, after = (
+        each["metadata"]["annotations"]["helm.sh/hook-weight"] for each in (pull, check)
+    )
+    assert int(before) < int(after)
+    assert (pull["spec"]["backoffLimit"], pull["spec"]["activeDeadlineSeconds"]) == (0, 45)
+    pod, other = (each["spec"]["template"]["spec"] for each in (pull, check))
+    (container,), (with_check,) = pod["containers"], other["containers"]
+    assert container["image"] == with_check["image"]
+    # It succeeds wherever the image runs, without the API server.
+    assert "serviceAccountName" not in pod
+    assert forks.run(*container["args"]).returncode == 0
 
 
 def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:

@@ -60,9 +60,10 @@ OWN_FOLDERS: Final = {
 USUAL: Final = {
     "node-plugin": (PLAIN, OWN_FOLDERS),
     "tenant-files": (PRIVILEGED, {"/run/tensor-fusion"}),
+    "image-pull": (PLAIN, set()),
     "teardown-check": (PLAIN, set()),
 }
-WITHOUT_FILES: Final = {name: USUAL[name] for name in ("node-plugin", "teardown-check")}
+WITHOUT_FILES: Final = {name: each for name, each in USUAL.items() if name != "tenant-files"}
 MPS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 
 
@@ -124,13 +125,12 @@ def test_containers_have_only_these_rights_and_writable_folders(
 
 @pytest.mark.parametrize("name", installation.NAMES)
 def test_no_pod_shares_host_namespaces_and_each_has_a_seccomp_profile(name: str) -> None:
-    workloads = [
-        item for item in installation.documents(name) if item["kind"] in {"DaemonSet", "Deployment"}
-    ]
+    kinds = {"DaemonSet", "Deployment", "Pod"}
+    specs = [item["spec"] for item in installation.documents(name) if item["kind"] in kinds]
 
-    assert workloads
-    for workload in workloads:
-        pod = workload["spec"]["template"]["spec"]
+    assert specs
+    for spec in specs:
+        pod = spec["template"]["spec"] if "template" in spec else spec
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
 

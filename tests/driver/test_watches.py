@@ -1,5 +1,6 @@
 """Watches over prepared claims: their limits, their use of cards, and waits for an enforcer."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -326,6 +327,23 @@ def test_restart_reports_only_what_changed_meanwhile_and_repeats_no_warning(
         told.append(restarted.told())
 
     assert told == [(0, 0, 0), (2, 2, 0), (0, 0, 0), (2, 0, 2)]
+
+
+def test_file_keeps_the_claim_whose_limiter_was_seen_last_after_the_claim_ended(
+    setup: Setup, tmp_path: Path
+) -> None:
+    seen = []
+    for name, processes in (("idle", 0), ("first", 1), ("last", 1)):
+        setup.evidence.processes = processes
+        setup.prepare(named(name))
+        setup.check()
+        setup.watch.forget(f"uid-{name}")
+        setup = Setup(tmp_path)
+        setup.check()
+        kept = json.loads((tmp_path / "limits.json").read_text())
+        seen.append(kept.get("limiterSeen", {}).get("claim"))
+
+    assert seen == [None, "team-a/first", "team-a/last"]
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"uid-a": [{}]}', '{"uid-a": 3}', "{"])

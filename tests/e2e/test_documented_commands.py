@@ -5,6 +5,7 @@ it runs.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -71,8 +72,9 @@ class Reader:
         for command in block.commands():
             self._type(block.place, self._filled(command.line), command.output)
 
-    def _type(self, place: str, line: str, shown: tuple[str, ...]) -> None:
-        print(f"{place}\n$ {line}", flush=True)
+    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
+        """Type a command; return how it ended, with both of its outputs in one."""
+        print(f"$ {line}", flush=True)
         ended = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line],
             cwd=self.folder,
@@ -84,6 +86,11 @@ class Reader:
             check=False,
         )
         print(ended.stdout, flush=True)
+        return ended
+
+    def _type(self, place: str, line: str, shown: tuple[str, ...]) -> None:
+        print(place)
+        ended = self.run(line)
         assert ended.returncode == 0, f"{place}: {line}: exit code {ended.returncode}"
         assert "NotFound" not in ended.stdout
         if shown:
@@ -161,6 +168,43 @@ def test_commands_of_the_pages_install_use_and_uninstall(
         seconds=120,
         diagnose=lambda: "\n".join(_left_behind(bare_cluster)),
     )
+
+
+def test_image_that_cannot_be_pulled_is_named_by_doctor_and_by_the_uninstallation(
+    bare_cluster: Cluster, reader: Reader
+) -> None:
+    namespace = "tensorfusion-dra"
+    release = f"helm {{}} tensorfusion-dra --namespace {namespace}"
+    values = (
+        "--set nvidia.enabled=false,settings.simulated-gpus=1xT4,image.repository=image.invalid/a"
+    )
+    chart = f"{release.format('install')} daemonset/chart --create-namespace {values}"
+    assert reader.run(chart).returncode == 0
+    try:
+        found = bare_cluster.until(
+            "the doctor to name the image",
+            lambda: (
+                text
+                if "image.invalid/a" in (text := reader.run("tensorfusion-dra doctor").stdout)
+                else None
+            ),
+            seconds=120,
+        )
+        ended = reader.run(release.format("uninstall"))
+
+        assert re.search(
+            "pod tensorfusion-dra/.*: node-plugin: (ErrImagePull|ImagePullBackOff)", found
+        )
+        assert ended.returncode != 0
+        assert "job tensorfusion-dra-image-pull failed: DeadlineExceeded" in ended.stdout
+    finally:
+        reader.run(f"{release.format('uninstall')} --no-hooks")
+        bare_cluster.delete("Namespace", namespace)
+        bare_cluster.until(
+            "its namespace to be gone",
+            lambda: bare_cluster.find("Namespace", namespace) is None,
+            seconds=120,
+        )
 
 
 def _all_publish(cluster: Cluster) -> bool:

@@ -58,7 +58,8 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
     """Run a server on loopback during the block.
 
     Args:
-        answers: Answers by ``GET /path``: a document, or a status and message of an error.
+        answers: Answers by ``GET /path``: a document, a text that is not JSON, or a status and
+            message of an error.
     """
     api = CannedApi(answers)
 
@@ -73,7 +74,7 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             status, document = api.answer(self.command, self.path, body)
-            text = json.dumps(document).encode()
+            text = (document if isinstance(document, str) else json.dumps(document)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -43,13 +43,16 @@ def render(
     return copy.deepcopy(_documents(json.dumps(values or {}), kube_version))
 
 
-def text(values: Mapping[str, Any] | None = None) -> str:
-    """Return the objects of a release without its hooks, with the comments of the templates.
+def text(values: Mapping[str, Any] | None = None, *flags: str) -> str:
+    """Return the objects of a release, with the comments of the templates.
+
+    Args:
+        flags: Which objects; by default all but the hooks.
 
     Raises:
         RefusedValuesError: As in render().
     """
-    return _template(json.dumps(values or {}), KUBE_VERSION, "--no-hooks")
+    return _template(json.dumps(values or {}), KUBE_VERSION, *(flags or ("--no-hooks",)))
 
 
 def notes(values: Mapping[str, Any] | None = None, *, kubeconfig: Path | None = None) -> str:

@@ -34,6 +34,10 @@ _WEBHOOK: Final = """\
 # The admission webhook, in addition to nvidia.yaml or simulated.yaml, which have the namespace. Its
 # certificate comes from cert-manager; hack/webhook-cert prints this file with a self-signed one.
 """
+_TEST: Final = """\
+# The pod of `helm test`, for clusters without Helm. It succeeds if its container got the variables
+# of its share.
+"""
 _HEADER: Final = "# Rendered by `make manifests` from daemonset/chart; change that instead.\n"
 _OF_RELEASES: Final = re.compile(
     r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/(managed-by|instance|version): |"
@@ -41,18 +45,23 @@ _OF_RELEASES: Final = re.compile(
     re.MULTILINE,
 )
 """What helm adds to the objects of a release, and would be wrong in objects without one."""
+_OF_HOOKS: Final = re.compile(r"^  annotations:\n(    (helm\.sh/hook|#).*\n)+", re.MULTILINE)
 
-NAMES: Final = (*_NODE_PLUGIN, "webhook")
+NAMES: Final = (*_NODE_PLUGIN, "webhook", "test")
 
 
 def rendered(name: str) -> str:
     """Return the text that a file is to have. Skips the test on a machine without helm."""
     if name == "webhook":
-        without = {_key(part) for part in _parts({})}
-        added = [part for part in _parts(WEBHOOK) if _key(part) not in without]
+        without = {_key(part) for part in _parts(helm.text({}))}
+        added = [part for part in _parts(helm.text(WEBHOOK)) if _key(part) not in without]
         return "".join((_HEADER, _WEBHOOK, *added))
+    if name == "test":
+        hooks = helm.text({}, "--show-only", "templates/test.yaml")
+        return "".join((_HEADER, _TEST, *_parts(_OF_HOOKS.sub("", hooks))))
     values, purpose = _NODE_PLUGIN[name]
-    return "".join((_HEADER, purpose, *_parts({"namespace": {"create": True}, **values})))
+    text = helm.text({"namespace": {"create": True}, **values})
+    return "".join((_HEADER, purpose, *_parts(text)))
 
 
 @functools.cache
@@ -65,9 +74,9 @@ def documents(*names: str) -> list[Document]:
     return [item for name in names for item in yaml_text.load_all(_read(name)) if item]
 
 
-def _parts(values: Mapping[str, Any]) -> list[str]:
-    """Return the objects of a release as text, each with its first line `---`."""
-    text = _OF_RELEASES.sub("", helm.text(values))
+def _parts(text: str) -> list[str]:
+    """Return the objects of a release each as a text, with its first line `---`."""
+    text = _OF_RELEASES.sub("", text)
     return [f"---\n{part.rstrip()}\n" for part in re.split(r"^---\n", text, flags=re.MULTILINE)[1:]]
 
 

@@ -25,24 +25,28 @@ class Context:
     """Settings, surroundings and flags that the checks read.
 
     Attributes:
-        in_pod: Whether this process runs in a pod, with a service account of its own.
+        own_namespace: See own_namespace().
         cluster: Reader of the API server.
         namespace: Namespace of the dry run of a pod.
     """
 
     settings: Settings
     place: Place
-    in_pod: bool
+    own_namespace: str
     cluster: ClusterLists
     namespace: str = "default"
 
+    @property
+    def in_pod(self) -> bool:
+        """True if this process runs in a pod that has a service account."""
+        return bool(self.own_namespace)
 
-def in_pod() -> bool:
-    """Return True if this process runs in a pod that has a service account."""
-    return (
-        bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        and Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists()
-    )
+
+def own_namespace() -> str:
+    """Return the namespace of this process's pod; "" outside of pods with a service account."""
+    file = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    is_in_pod = os.environ.get("KUBERNETES_SERVICE_HOST") and file.exists()
+    return file.read_text().strip() if is_in_pod else ""
 
 
 CheckFunction = Callable[[Context], Iterable[Finding]]

@@ -11,6 +11,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     checks,
+    container_runtime,
     gpus,
     kubernetes,
     node,
@@ -41,7 +42,7 @@ CHECKS: Final = (
     Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
-    Check(theme="container runtime", run=kubernetes.cdi, needs_api=True),
+    Check(theme="container runtime", run=container_runtime.cdi, needs_api=True),
     Check(theme="folders", run=node.folders, places=_NODE),
     Check(theme="sockets", run=node.serving, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
@@ -49,11 +50,13 @@ CHECKS: Final = (
     Check(theme="limits", run=gpus.alive, places=_NODE),
     Check(theme="limits", run=gpus.claims, places=_NODE),
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="pods", run=objects.rollout, needs_api=True),
     Check(theme="slices", run=objects.published_slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="classes of shares", run=objects.share_classes, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
     Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
+    Check(theme="GPU pools", run=objects.pool_definition, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", run=objects.reachable, needs_api=True),
     Check(theme="records", run=node.records, places=_NODE),
 )
@@ -86,14 +89,14 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    in_pod, place = checks.in_pod(), flags.on
+    own_namespace, place = checks.own_namespace(), flags.on
     if place is None:  # a pod, or a machine with the kubelet's registration folder, is a node
-        is_node = in_pod or settings.registry_folder.is_dir()
+        is_node = own_namespace or settings.registry_folder.is_dir()
         place = Place.NODE if is_node else Place.WORKSTATION
     here = Context(
         settings=settings,
         place=Place(place),
-        in_pod=in_pod,
+        own_namespace=own_namespace,
         cluster=ClusterLists(
             kubectl.api(settings.kubeconfig, flags.context), wait_seconds=_WAIT_SECONDS
         ),

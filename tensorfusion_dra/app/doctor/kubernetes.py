@@ -1,7 +1,6 @@
-"""Checks of Kubernetes: versions, APIs, feature gates, nodes, runtimes and allocations."""
+"""Checks of Kubernetes: versions, APIs, feature gates, nodes and allocations."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -252,37 +251,6 @@ def nodes(context: Context) -> Iterator[Finding]:
             expected="the name by which the kubelet registered this node",
             remedy="set --node-name; in the DaemonSet, NODE_NAME from spec.nodeName",
         )
-
-
-def cdi(context: Context) -> Iterator[Finding]:
-    """Check that the nodes' runtimes use CDI."""
-    for node in checked_nodes(context):
-        info = (node.get("status") or {}).get("nodeInfo") or {}
-        yield _runtime(str(info.get("containerRuntimeVersion", "")))
-
-
-def _runtime(reported: str) -> Finding:
-    """Judge a node's container runtime, such as ``containerd://2.1.9``."""
-    name, _, version = reported.partition("://")
-    release = re.match(r"v?([0-9]+)\.([0-9]+)", version)
-    minor = (int(release[1]), int(release[2])) if release else (2, 0)
-    if name == "cri-o" or (name == "containerd" and minor >= (2, 0)):
-        return ok("container runtime", f"{reported}, in which CDI is on by default")
-    if name == "containerd" and minor < (1, 7):
-        return problem(
-            "container runtime",
-            reported,
-            expected="containerd 1.7 or later, which supports CDI",
-            remedy="upgrade containerd, preferably to 2.x, where CDI is on by default",
-        )
-    is_off = "in which CDI is off by default" if name == "containerd" else "which is not known here"
-    return note(
-        "container runtime",
-        f"{reported or 'not reported'}, {is_off}",
-        expected="a runtime that reads CDI specs: without it containers have no GPU and no limits",
-        remedy='in containerd 1.7 enable_cdi = true under [plugins."io.containerd.grpc.v1.cri"]; a '
-        "pod with a claim must have TF_ISOLATION_MODE in its environment",
-    )
 
 
 def checked_nodes(context: Context) -> list[dict[str, Any]]:

@@ -19,14 +19,17 @@ from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
-_NODE_PLUGIN: Final = (
-    "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=node-plugin"
-)
+_OWN: Final = "app.kubernetes.io/name=tensorfusion-dra"
+_NODE_PLUGIN: Final = f"{_OWN},app.kubernetes.io/component=node-plugin"
+_STARTING: Final = ("ContainerCreating", "PodInitializing", None)
+"""Reasons for which containers wait while their pod starts; None if it does not wait."""
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
 )
 """Paths of the webhook configurations."""
+_ENABLES: Final = "draConfig"
+"""Field of a GPUPool."""
 _WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
 """Domain of this driver's webhooks; the end of each of their names."""
 _TRIAL_ANNOTATIONS: Final = {
@@ -38,14 +41,14 @@ _TRIAL_ANNOTATIONS: Final = {
 _SEE: Final = "see docs/install.md, Your nodes"
 
 
-def _installed(context: Context) -> Sequence[dict[str, Any]]:
+def installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
     return context.cluster.items("/apis/apps/v1/daemonsets", labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
     """Check that the DaemonSet has pods, and name the label or RuntimeClass that it lacks."""
-    for daemonset in _installed(context):
+    for daemonset in installed(context):
         metadata, status = as_map(daemonset.get("metadata")), as_map(daemonset.get("status"))
         subject = f"DaemonSet {metadata.get('namespace')}/{metadata.get('name')}"
         wanted, there = status.get("desiredNumberScheduled"), status.get("currentNumberScheduled")
@@ -83,6 +86,59 @@ def pods(context: Context) -> Iterator[Finding]:
                 remedy=f"kubectl -n {metadata.get('namespace')} describe daemonset "
                 f"{metadata.get('name')} says why none can be created",
             )
+
+
+def rollout(context: Context) -> Iterator[Finding]:
+    """Name each pod of this driver that is not Ready, with the reason and the end of its log."""
+    ready = 0
+    for pod in context.cluster.items("/api/v1/pods", labelSelector=_OWN):
+        status, is_deleted = pod.get("status") or {}, "deletionTimestamp" in pod["metadata"]
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        if conditions.get("Ready", {}).get("status") == "True":
+            ready += 1
+        elif status.get("phase") not in ("Succeeded", "Failed") and not is_deleted:
+            yield _not_ready(context, pod, conditions.get("PodScheduled", {}))
+    if ready:
+        yield ok("pods of this driver", f"{ready} Ready")
+
+
+def _not_ready(context: Context, pod: Mapping[str, Any], scheduled: Mapping[str, Any]) -> Finding:
+    """Return the finding about a pod, from the container that keeps it from being Ready.
+
+    Args:
+        scheduled: The pod's condition PodScheduled.
+    """
+    status, named = pod.get("status") or {}, "-n {namespace} {name}".format_map(pod["metadata"])
+    kinds = ("initContainerStatuses", "containerStatuses")
+    stuck: Mapping[str, Any] = max(
+        (each for kind in kinds for each in status.get(kind) or () if not each["ready"]),
+        key=lambda each: (_waiting(each).get("reason") not in _STARTING, each["restartCount"]),
+        default={},
+    )
+    why, restarts = _waiting(stuck) or scheduled, stuck.get("restartCount")
+    texts = (stuck.get("name"), why.get("reason") or "not Ready", why.get("message"))
+    found = ": ".join(filter(None, texts))
+    remedy = f"kubectl describe pod {named}"
+    if restarts:
+        last = (stuck.get("lastState") or {}).get("terminated") or {}
+        exit_code, reason = last.get("exitCode"), last.get("reason")
+        found += f"; restarted {restarts} times, last with exit code {exit_code} ({reason})"
+    if restarts or "running" in (stuck.get("state") or {}):
+        line = context.cluster.end_of_log(pod, stuck["name"], previous=bool(restarts))
+        found += f"; its log ends with: {line}"
+        remedy = f"kubectl logs {named} -c {stuck['name']}{' --previous' if restarts else ''}"
+    judge = warning if not restarts and why.get("reason") in _STARTING else problem
+    node = (pod.get("spec") or {}).get("nodeName") or "no node"
+    return judge(
+        f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} on {node}",
+        found,
+        expected="Ready",
+        remedy=remedy,
+    )
+
+
+def _waiting(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("state") or {}).get("waiting") or {}
 
 
 def _environment(workload: Mapping[str, Any]) -> dict[str, str]:
@@ -134,7 +190,7 @@ def published_slices(context: Context) -> Iterator[Finding]:
                 each.get("TENSORFUSION_DRA_POOL_SOURCE") or "settings",
                 each.get("TENSORFUSION_DRA_GPUPOOL") or "default",
             )
-            for each in map(_environment, _installed(context))
+            for each in map(_environment, installed(context))
         ]
     awaited = next(filter(None, (_awaited(context, *each) for each in sources)), None)
     yield from [awaited] if awaited and not found else published(found, node_name=node_name)
@@ -341,6 +397,28 @@ def known_pools(context: Context) -> Iterator[Finding]:
             remedy="set pool-source=node-labels or object on the node plugins, so that their nodes "
             "are in these GPUPools; or have pods name what the nodes publish",
         )
+
+
+def pool_definition(context: Context) -> Iterator[Finding]:
+    """Check that the definition of GPUPools keeps the field by which a pool enables DRA.
+
+    Tensor Fusion's own definition does not have it, so the API server drops it without a word.
+    """
+    definition = f"customresourcedefinitions/{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}"
+    stored = context.cluster.find(f"/apis/apiextensions.k8s.io/v1/{definition}")
+    for version in stored["spec"]["versions"] if stored else ():
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        if not (spec.get("x-kubernetes-preserve-unknown-fields") or _ENABLES in spec["properties"]):
+            pools = context.cluster.items(GPUPOOLS)
+            # kubectl apply keeps what it sent in an annotation.
+            judge = warning if any(_ENABLES in str(each["metadata"]) for each in pools) else note
+            yield judge(
+                definition,
+                f"without spec.{_ENABLES}: the API server drops it, so that no GPUPool enables DRA",
+                expected=f"spec.{_ENABLES}, as in the definition of this chart (crds.install)",
+                remedy=f'give pods the annotation {names.ANNOTATION_DRA_ENABLED}: "true"; or set '
+                "webhook.defaultEnabled=true of the chart, if all pods with amounts are to use DRA",
+            )
 
 
 def reachable(context: Context) -> Iterator[Finding]:

@@ -173,7 +173,8 @@ class TensorFusion(Enforcer):
         )
 
     def sign(self) -> Sign:
-        advice = () if self.hypervisor_ip else (_NO_ADDRESS,)
+        advice = preload.advice(self._limiter)
+        advice += () if self.hypervisor_ip else (_NO_ADDRESS,)
         if reason := preload.library_reason(self._limiter):
             found = verdicts.not_enforced(verdicts.LIMITER_MISSING, reason)
             return Sign(verdict=found, advice=advice)

@@ -1,7 +1,7 @@
 """Context of a doctor whose paths are all in a folder of the test."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -9,6 +9,9 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tests.support.prepared_node import Setup, put_claim, share_result, use_real_cards
+
+OWN_NAMESPACE: Final = "tensorfusion-dra"
+"""Namespace of a doctor in a pod."""
 
 
 def context(
@@ -37,7 +40,7 @@ def context(
     return Context(
         settings=Settings(**{**given, **settings}),
         place=place,
-        in_pod=in_pod,
+        own_namespace=OWN_NAMESPACE if in_pod else "",
         cluster=ClusterLists(api or Api(folder / "no-kubeconfig")),
     )
 

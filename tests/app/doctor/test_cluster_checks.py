@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.app.doctor import kubernetes, objects
@@ -21,6 +22,7 @@ from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
 from tests.support.canned_api import CannedApi, served
 from tests.support.findings import Expected
+from tests.support.helm import CHART
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -489,6 +491,165 @@ def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(  # noqa: PLR091
             "no pods: none of 1 nodes has the labels kubernetes.io/os=linux and "
             "(nvidia.com/gpu.present=true or feature.node.kubernetes.io/pci-10de.present=true)"
         )
+
+
+DEFINITION = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupools.tensor-fusion.ai"
+OWN_DEFINITION: Any = yaml.safe_load((CHART / "tensor-fusion-crds" / "gpupools.yaml").read_text())
+APPLIED = {
+    "kubectl.kubernetes.io/last-applied-configuration": '{"spec": {"draConfig": {"enable": true}}}'
+}
+
+
+def definition_of_tensor_fusion() -> Any:
+    """Return the chart's definition without what Tensor Fusion's own one does not have."""
+    found = copy.deepcopy(OWN_DEFINITION)
+    (version,) = found["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["x-kubernetes-preserve-unknown-fields"], spec["properties"]["draConfig"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("definition", "annotations", "expected"),
+    [
+        (None, {}, []),
+        (OWN_DEFINITION, APPLIED, []),
+        (definition_of_tensor_fusion(), {}, [(Level.NOTE, "so that no GPUPool enables DRA")]),
+        (definition_of_tensor_fusion(), APPLIED, [(Level.WARNING, "drops it")]),
+    ],
+)
+def test_definition_that_drops_what_enables_a_pool_is_found(
+    canned: CannedApi,
+    here: Here,
+    definition: Any,
+    annotations: dict[str, str],
+    expected: list[Expected],
+) -> None:
+    pool = {"metadata": {"name": "a", "annotations": annotations}}
+    canned.answers |= {DEFINITION: definition, POOLS: {"items": [pool]}}
+
+    findings.check(objects.pool_definition(here()), expected)
+
+
+OWN_PODS = "GET /api/v1/pods"
+IMAGE = "reg.example/tensorfusion-dra:0.2"
+PULLS = {"reason": "ErrImagePull", "message": f'failed to pull image "{IMAGE}": not found'}
+BACK_OFF = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+EXITED = {"terminated": {"exitCode": 1, "reason": "Error"}}
+
+
+def own_pod(
+    name: str, *containers: dict[str, Any], phase: str = "Pending", **conditions: Any
+) -> dict[str, Any]:
+    """Return a pod of the driver, whose first container is an init container if there are two."""
+    parts = {"initContainerStatuses": containers[:-1], "containerStatuses": containers[-1:]}
+    return {
+        "metadata": {"namespace": "gpu", "name": name},
+        "spec": {"nodeName": "node-01"} if containers else {},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": key, **value} for key, value in conditions.items()],
+            **{key: list(value) for key, value in parts.items()},
+        },
+    }
+
+
+def container(
+    name: str, *, restarts: int = 0, last: dict[str, Any] | None = None, **state: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ready": False,
+        "restartCount": restarts,
+        "state": state,
+        "lastState": last or {},
+    }
+
+
+WEBHOOK_LOG = "GET /api/v1/namespaces/gpu/pods/webhook-1/log"
+CRASHED = own_pod(
+    "webhook-1", container("webhook", restarts=4, last=EXITED, waiting=BACK_OFF), phase="Running"
+)
+UNPULLED = own_pod(
+    "plugin-2",
+    container("tenant-files", waiting=PULLS),
+    container("node-plugin", waiting={"reason": "PodInitializing"}),
+)
+UNFIT = own_pod(
+    "webhook-2", PodScheduled={"status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+)
+RUNNING = own_pod("plugin-1", phase="Running", Ready={"status": "True"})
+UNREADY = own_pod(
+    "plugin-3",
+    container("node-plugin", restarts=2, last=EXITED, running={"startedAt": "now"}),
+    phase="Running",
+    Ready={"status": "False"},
+)
+ENDED = own_pod("test", container("test", terminated={"exitCode": 1}), phase="Failed")
+REPLACED = {**CRASHED, "metadata": {**CRASHED["metadata"], "deletionTimestamp": "2026-01-01"}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "log", "expected"),
+    [
+        ([], None, []),
+        ([RUNNING, ENDED, REPLACED], None, [(Level.OK, "1 Ready")]),
+        (
+            [RUNNING, CRASHED],
+            "ERROR no such socket\n",
+            [
+                (
+                    Level.PROBLEM,
+                    "pod gpu/webhook-1 on node-01: webhook: CrashLoopBackOff: back-off 5m0s "
+                    "restarting failed container; restarted 4 times, last with exit code 1 "
+                    "(Error); its log ends with: ERROR no such socket; Ready; "
+                    "kubectl logs -n gpu webhook-1 -c webhook --previous",
+                ),
+                (Level.OK, "1 Ready"),
+            ],
+        ),
+        ([CRASHED], (403, "pods/log is forbidden"), [(Level.PROBLEM, "pods/log is forbidden")]),
+        (
+            [UNPULLED],
+            None,
+            [(Level.PROBLEM, f'tenant-files: ErrImagePull: failed to pull image "{IMAGE}"')],
+        ),
+        ([UNFIT], None, [(Level.PROBLEM, "no node: Unschedulable: 0/3 nodes")]),
+        ([UNREADY], "", [(Level.PROBLEM, "not Ready; restarted 2 times, last with exit code 1")]),
+        (
+            [own_pod("a", container("a", waiting={"reason": "ContainerCreating"}))],
+            None,
+            [(Level.WARNING, "ContainerCreating")],
+        ),
+        (
+            [own_pod("plugin-3", container("a", running={}), phase="Running")],
+            "gpus_awaited",
+            [
+                (
+                    Level.WARNING,
+                    "a: not Ready; its log ends with: gpus_awaited; Ready; "
+                    "kubectl logs -n gpu plugin-3 -c a",
+                )
+            ],
+        ),
+    ],
+)
+def test_pods_that_are_not_ready_are_named_with_reason_and_end_of_their_log(
+    canned: CannedApi, here: Here, pods: list[Any], log: Any, expected: list[Expected]
+) -> None:
+    canned.answers |= {
+        OWN_PODS: {"items": pods},
+        WEBHOOK_LOG: log,
+        WEBHOOK_LOG.replace("webhook-1", "plugin-3"): log,
+    }
+
+    findings.check(objects.rollout(here()), expected)
+    asked = [target for target, _ in canned.requests if "/log" in target]
+    assert bool(asked) == (log is not None)
+    for target in asked:
+        assert "tailLines=1" in target
+        # A container that did not restart has no earlier log.
+        assert ("previous=true" in target) == (log != "gpus_awaited")
 
 
 def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:

@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tensorfusion_dra.app.doctor import gpus, kubernetes, node
+from tensorfusion_dra.app.doctor import gpus, node
 from tensorfusion_dra.app.doctor.node import Use
-from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
@@ -22,7 +21,6 @@ from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
 from tests.support.builders.gpus import gpu
 from tests.support.builders.prepared_claims import limit
-from tests.support.canned_api import served
 from tests.support.findings import Expected
 from tests.support.prepared_node import GPU_0
 from tests.support.stores import set_format
@@ -237,31 +235,6 @@ def test_records_must_be_readable_and_of_a_known_format(
     findings.check(node.records(context(folder)), expected)
 
 
-NODE = "GET /api/v1/nodes/node-01"
-
-
-@pytest.mark.parametrize(
-    ("reported", "level"),
-    [
-        ("containerd://1.6.33", Level.PROBLEM),
-        ("containerd://1.7.24", Level.NOTE),
-        ("containerd://2.1.9", Level.OK),
-        ("containerd://main", Level.OK),
-        ("cri-o://1.34.1", Level.OK),
-        ("docker://28.0.0", Level.NOTE),
-        ("", Level.NOTE),
-    ],
-)
-def test_container_runtimes_by_their_version(tmp_path: Path, reported: str, level: Level) -> None:
-    info = {"nodeInfo": {"containerRuntimeVersion": reported}}
-    with served({NODE: {"metadata": {"name": "node-01"}, "status": info}}) as canned:
-        api = Api(canned.kubeconfig(tmp_path / "kubeconfig"))
-
-        (found,) = kubernetes.cdi(context(tmp_path, api=api))
-
-    assert found.level is level
-
-
 CARD = gpu(0)
 
 
@@ -418,6 +391,28 @@ def test_node_without_an_enforcer_says_so_once(
     here = context(folder, simulated_gpus="", **settings)
 
     findings.check(gpus.alive(here), [expected])
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "library"),
+    [("hami-core", "vgpu/libvgpu.so"), ("tensor-fusion", "tensor-fusion/libcuda_limiter.so")],
+)
+def test_library_that_a_containers_user_cannot_read_is_a_warning(
+    folder: Path, enforcer: str, library: str
+) -> None:
+    file = folder / library
+    file.parent.mkdir()
+    file.write_bytes(b"\x7fELF...")
+    here = context(folder, simulated_gpus="", enforcer=enforcer, hypervisor_address="127.0.0.1:1")
+    found = []
+    for mode in (0o755, 0o444, 0o750, 0o400):
+        file.chmod(mode)
+        found.append([each.found for each in gpus.alive(here) if each.subject.endswith(library)])
+
+    assert [len(each) for each in found] == [0, 0, 1, 1]
+    assert found[2] == [
+        "mode 0750: processes of other users than root cannot load it, and run without limits"
+    ]
 
 
 def test_chosen_enforcer_is_the_one_that_is_examined(folder: Path) -> None:
