@@ -72,6 +72,19 @@ class ClaimReader(Protocol):
         ...
 
 
+class QuotaReader(Protocol):
+    """GPUResourceQuotas at the API server."""
+
+    def current(self, *, wait_seconds: float) -> Sequence[Item]:
+        """Return the quotas of all namespaces as they are stored now.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+            InputError: The API server does not serve this kind.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPool:
     """A GPUPool's settings for its pods.
@@ -512,7 +525,7 @@ class QuotaAdmission:
 
     def __init__(
         self,
-        quotas: Objects,
+        quotas: QuotaReader,
         claims: ClaimReader,
         pods: Pods,
         classes: Objects,
@@ -538,7 +551,8 @@ class QuotaAdmission:
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         try:
-            quotas = _of_namespace(self._quotas.items(), asked.namespace)
+            quotas = self._quotas.current(wait_seconds=asked.wait_seconds)
+            quotas = _of_namespace(quotas, asked.namespace)
             if not quotas:
                 return PASSED
             classes = _parsed(self._classes)

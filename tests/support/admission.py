@@ -56,13 +56,17 @@ class Source:
 
 
 class ObjectsInMemory(Source):
-    """Objects set by a test; implements driver.ports.Objects."""
+    """Objects set by a test; implements driver.ports.Objects and webhook.admission.QuotaReader."""
 
     def __init__(self, *items: Json) -> None:
         self.listed: Sequence[Json] = items
 
     def items(self) -> Sequence[Json]:
         self.check()
+        return self.listed
+
+    def current(self, *, wait_seconds: float) -> Sequence[Json]:
+        self.check(wait_seconds=wait_seconds)
         return self.listed
 
 

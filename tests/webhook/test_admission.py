@@ -4,11 +4,18 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dra_simulator import rest
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import Client
 from tensorfusion_dra.app.doctor.objects import trial_pod
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.watch import QUOTAS, ObjectCache
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -31,6 +38,8 @@ from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
+from tests.support.threads import running
+from tests.support.waiting import eventually
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -995,6 +1004,37 @@ def test_claim_waits_for_what_cannot_be_read_at_present(source: str) -> None:
     getattr(namespace, source).error = RetryableError("no answer")
 
     assert namespace.admit(claim("a")) == unavailable(RetryableError("no answer"))
+
+
+def test_quota_counts_from_its_creation_on_whatever_its_watch_is_answered(tmp_path: Path) -> None:
+    with ApiServer(tensor_fusion=True) as server:
+        absent = server.faults.add("list", "gpuresourcequotas", Refuse(404))
+        busy = server.faults.add("watch", "gpuresourcequotas", Refuse(429, retry_after_seconds=60))
+        watched = Counter[str]()
+        quotas = ObjectCache(
+            Api(server.kubeconfig(tmp_path / "kubeconfig")),
+            QUOTAS,
+            on_change=lambda: watched.update(["list"]),
+        )
+        namespace, client = Namespace(), Client(server.url)
+        namespace.admission = QuotaAdmission(
+            quotas,
+            *(namespace.claims, namespace.pods, namespace.classes),
+            trusts_clients=False,
+        )
+        with running(quotas.run, stop=quotas.stop):
+            assert eventually(lambda: watched["list"] == 1)
+            assert namespace.admit(claim("without the definition")) is PASSED
+
+            team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
+            client.create(rest.NAMESPACES, team)
+            stored = client.create(rest.QUOTAS, quota_document(vram="9Gi"))
+            server.faults.remove(absent)
+            assert namespace.refusals(claim("just defined", "10Gi"))
+
+            assert eventually(lambda: busy.hits == 1)
+            client.replace(rest.QUOTAS, {**stored, "spec": quota_document(vram="1Gi")["spec"]})
+            assert namespace.refusals(claim("listed, and not watched yet", "9Gi"))
 
 
 def quarter_claim(name: str, count: int = 1) -> Json:
