@@ -71,6 +71,7 @@ APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
 RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 """The field apiVersion of claims, slices and classes. Kubernetes serves it from 1.34 on."""
+MERGE_PATCH: Final = "application/merge-patch+json"
 CORE: Final = "/api/v1"
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"

@@ -12,13 +12,14 @@ import structlog
 from tensorfusion_dra.cluster.api import (
     APPLY,
     CORE,
+    MERGE_PATCH,
     METADATA,
     RESOURCE_VERSION,
     Api,
     metadata,
     resource_path,
 )
-from tensorfusion_dra.cluster.watch import Watch
+from tensorfusion_dra.cluster.watch import CACHED, TENSOR_FUSION, Watch
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -143,6 +144,49 @@ class Claims:
                 "has is not known, expected that it is deleted"
             )
         return listed.items
+
+
+class Quotas:
+    """Reader and marker of a namespace's GPUResourceQuotas; implements webhook's QuotaStore."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        return self._api.read_list(
+            f"quotas of namespace {name}",
+            resource_path(names.GPU_RESOURCE_QUOTAS, namespace=name, root=TENSOR_FUSION),
+            CACHED,
+            wait_seconds=wait_seconds,
+        ).items
+
+    def annotate(self, quota: Mapping[str, Any], text: str, *, wait_seconds: float) -> bool:
+        about = quota["metadata"]
+        path = resource_path(
+            names.GPU_RESOURCE_QUOTAS,
+            namespace=about["namespace"],
+            name=about["name"],
+            root=TENSOR_FUSION,
+        )
+        change = {
+            "resourceVersion": about["resourceVersion"],
+            "annotations": {names.ANNOTATION_ADMITTED: text},
+        }
+        try:
+            self._api.call(
+                "PATCH",
+                path,
+                query={"fieldManager": names.FIELD_MANAGER},
+                body={"metadata": change},
+                content_type=MERGE_PATCH,
+                wait_seconds=wait_seconds,
+                permission="patch gpuresourcequotas",
+            )
+        except StatusError as error:
+            if error.status in {404, 409}:
+                return False
+            raise
+        return True
 
 
 class ClaimStatus:
@@ -300,7 +344,7 @@ class WorkerPods:
                 resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
                 query={"fieldManager": names.FIELD_MANAGER},
                 body={"metadata": changed},
-                content_type="application/merge-patch+json",
+                content_type=MERGE_PATCH,
                 wait_seconds=wait_seconds,
                 permission="patch pods of this node",
             )

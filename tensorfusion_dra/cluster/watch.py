@@ -51,10 +51,10 @@ _WATCH_SECONDS: Final = 300
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
 _TOO_LARGE_VERSION: Final = 504
-_GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
-GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
-TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
-QUOTAS: Final = f"/apis/{_GROUP_VERSION}/{names.GPU_RESOURCE_QUOTAS}"
+TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+GPUPOOLS: Final = f"{TENSOR_FUSION}/{names.GPUPOOLS}"
+TEMPLATES: Final = f"{TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
+QUOTAS: Final = f"{TENSOR_FUSION}/{names.GPU_RESOURCE_QUOTAS}"
 NODES: Final = "/api/v1/nodes"
 
 
@@ -227,8 +227,15 @@ def _key(item: Item) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-_CACHED: Final[Projection] = {
-    "metadata!": {"name!": str, "namespace": str, "uid": str, "labels": dict, "annotations": dict},
+CACHED: Final[Projection] = {
+    "metadata!": {
+        "name!": str,
+        "namespace": str,
+        "uid": str,
+        "resourceVersion": str,
+        "labels": dict,
+        "annotations": dict,
+    },
     "spec": dict,
 }
 
@@ -258,7 +265,7 @@ class ObjectCache:
         self._watch = Watch(
             api,
             path,
-            _CACHED,
+            CACHED,
             selector=f"metadata.name={name}" if name else "",
             on_list=self._listed,
             on_event=self._changed,
@@ -286,7 +293,7 @@ class ObjectCache:
             return self.items()
         try:
             return self._api.listed(
-                self._path, _CACHED, query=self._watch.selector, wait_seconds=wait_seconds
+                self._path, CACHED, query=self._watch.selector, wait_seconds=wait_seconds
             ).items
         except StatusError as error:
             if error.status == 404:

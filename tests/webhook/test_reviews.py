@@ -16,13 +16,15 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
-from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
+from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tests.faults.mutations import mutated
 from tests.support.admission import (
     ClaimsInMemory,
     Json,
     ObjectsInMemory,
+    QuotasInMemory,
     SlicesInMemory,
     patched,
     review_body,
@@ -50,6 +52,7 @@ def reviews(
     seen: list[tuple[str, Outcome]] | None = None,
 ) -> Reviews:
     found = [] if seen is None else seen
+    quotas = QuotasInMemory(quota_document(vram="1Gi"))
     return Reviews(
         AdmissionRules(
             pools=pools or ObjectsInMemory(),
@@ -61,10 +64,7 @@ def reviews(
             virtual=False,
         ),
         QuotaAdmission(
-            ObjectsInMemory(quota_document(vram="1Gi")),
-            ClaimsInMemory(),
-            MissingPods(),
-            ObjectsInMemory(),
+            *(quotas, quotas, ClaimsInMemory(), MissingPods(), ObjectsInMemory()),
             trusts_clients=False,
         ),
         on_review=lambda kind, outcome, _: found.append((kind, outcome)),
