@@ -112,7 +112,7 @@ def test_claims_of_a_namespace_with_a_quota_take_the_room_of_one(tmp_path: Path)
     with raw_server.served(served(claim)) as server, bounded(server, tmp_path) as api:
         quotas = QuotasInMemory(quota_document(tflops="300"))
         verdict = QuotaAdmission(
-            *(quotas, quotas, Claims(api), Pods(api), ObjectsInMemory()), trusts_clients=True
+            quotas, quotas, Claims(api), Pods(api), ObjectsInMemory(), trusts_clients=True
         ).claim(review_of(asked))
 
     (error,) = verdict.errors

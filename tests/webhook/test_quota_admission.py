@@ -63,7 +63,11 @@ class Namespace:
 
     def replica(self, *, trusts_clients: bool = False) -> QuotaAdmission:
         return QuotaAdmission(
-            *(self.quotas, self.quotas, self.claims, self.pods, self.classes),
+            self.quotas,
+            self.quotas,
+            self.claims,
+            self.pods,
+            self.classes,
             trusts_clients=trusts_clients,
             clock=lambda: self.now,
             sleep=self.sleep,
@@ -183,8 +187,11 @@ def test_quota_counts_from_its_creation_on_whatever_its_watch_is_answered(tmp_pa
         )
         namespace, client = Namespace(), Client(server.url)
         namespace.admission = QuotaAdmission(
-            *(quotas, Quotas(Api(server.kubeconfig(tmp_path / "kubeconfig")))),
-            *(namespace.claims, namespace.pods, namespace.classes),
+            quotas,
+            Quotas(Api(server.kubeconfig(tmp_path / "kubeconfig"))),
+            namespace.claims,
+            namespace.pods,
+            namespace.classes,
             trusts_clients=False,
         )
         with running(quotas.run, stop=quotas.stop):

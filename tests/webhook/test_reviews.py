@@ -64,7 +64,11 @@ def reviews(
             virtual=False,
         ),
         QuotaAdmission(
-            *(quotas, quotas, ClaimsInMemory(), MissingPods(), ObjectsInMemory()),
+            quotas,
+            quotas,
+            ClaimsInMemory(),
+            MissingPods(),
+            ObjectsInMemory(),
             trusts_clients=False,
         ),
         on_review=lambda kind, outcome, _: found.append((kind, outcome)),
