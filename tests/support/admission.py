@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -90,7 +90,7 @@ class QuotasInMemory(ObjectsInMemory):
         with self._guard:
             return copy.deepcopy([e for e in self.listed if e["metadata"]["namespace"] == name])
 
-    def annotate(self, quota: Json, text: str, *, wait_seconds: float) -> bool:
+    def annotate(self, quota: Mapping[str, Any], text: str, *, wait_seconds: float) -> bool:
         assert wait_seconds > 0
         if self.refused is not None:
             raise self.refused
