@@ -9,12 +9,18 @@ From top to bottom, one call is:
     Answer   its body, bounded in bytes
     _Socket  its bytes, bounded in time
 
+Anybody may store objects of up to 3 MiB, and a parsed one takes up to forty times the memory of its
+text. So every object, in an answer of its own, a list or an event, is counted before it is parsed
+(untyped_json.py); of those above 32 KiB only two at a time are held by all threads together, until
+they are reduced to what their reader keeps.
+
 http.client speaks HTTP. A socket's timeout applies to a single read, and a server that sends one
 byte now and then never exceeds it. So every answer, also a proxy's, is read from a socket that
 counts down over all reads: the seconds of the call, or those until the next event of a watch.
 """
 
 import json
+import math
 import re
 import select
 import socket
@@ -22,20 +28,21 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
-from threading import Lock
-from typing import Any, Final, TypeVar
+from threading import BoundedSemaphore, Lock
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import structlog
 
 from tensorfusion_dra.cluster import error_text, login
 from tensorfusion_dra.cluster.login import Login
+from tensorfusion_dra.cluster.shared_reads import SharedReads
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import (
     InputError,
@@ -45,9 +52,9 @@ from tensorfusion_dra.core.errors import (
     UnreadableError,
 )
 from tensorfusion_dra.core.kubernetes import untyped_json
-from tensorfusion_dra.core.kubernetes.item_stream import ItemStream
+from tensorfusion_dra.core.kubernetes.item_stream import ItemStream, PassedOver
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import MAX_OBJECT_BYTES, BoundError, as_map
 from tensorfusion_dra.core.observed import NO_ANSWER, ApiServerView
 from tensorfusion_dra.runtime.calls import MAX_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
@@ -58,14 +65,20 @@ Found = TypeVar("Found")
 
 USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Media type of an object without its spec and status."""
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
 RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 """The field apiVersion of claims, slices and classes. Kubernetes serves it from 1.34 on."""
+MERGE_PATCH: Final = "application/merge-patch+json"
 CORE: Final = "/api/v1"
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
-_PAGE: Final = "500"
+_FIRST_PAGE: Final = 25
+_MAX_PAGE: Final = 500
+_PAGE_BYTES: Final = 4 * 2**20
+"""Of a page, about. Objects of a tenant may be large, and a page has to arrive within its time."""
 
 _ALL_SECONDS: Final = 15.0
 """The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
@@ -80,13 +93,15 @@ _REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 _CONNECT_SECONDS: Final = 3.05
 """For each IP address that the server's name resolves to."""
 _MAX_RETRY_AFTER_SECONDS: Final = 120.0
-_MAX_ANSWER_BYTES: Final = 64 * 2**20
-"""The largest answer is the list of all slices of a large cluster."""
 _MAX_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
-_MAX_EVENT_BYTES: Final = 8 * 2**20
-"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
+_MAX_EVENT_BYTES: Final = 20 * 2**20
+"""An API server stores objects of at most 3 MiB, and JSON may have six bytes for one of these."""
 _PIECE_BYTES: Final = 64 * 2**10
+_SMALL_BYTES: Final = 32 * 2**10
+_LARGE_AT_A_TIME: Final = 2
+_MAX_KEPT_ELEMENTS: Final = 5_000
+"""What is kept of a claim with 32 devices, each with parameters, and 256 pods has about 2,000."""
 
 _REFUSALS: Final = frozenset({401, 403, 429})
 """Errors that concern this driver as a whole; the others below 500, such as 404, are answers."""
@@ -106,6 +121,10 @@ _RESOURCES: Final = frozenset(
         *("gpupools", "schedulingconfigtemplates"),
     }
 )
+
+_IDENTITY: Final = re.compile(r'"(name|namespace|uid)":\s*"([^"\\]{1,253})"')
+"""Of an object, at the beginning of its text: the API server writes metadata first, in the order of
+its fields."""
 
 segment: Final = partial(quote, safe="")
 """Returns a name, quoted as one segment of a URL path."""
@@ -135,10 +154,13 @@ class Listed:
 
     Attributes:
         version: The collection's resourceVersion.
+        passed_over: Name, namespace and UID of each object that has more bytes, elements or levels
+            of nesting than is read.
     """
 
     items: list[dict[str, Any]]
     version: str
+    passed_over: list[dict[str, str]] = field(default_factory=list)
 
 
 class Api:
@@ -170,9 +192,9 @@ class Api:
         self._login: Login | None = None
         self._rejected: Login | None = None
         """The last login that the server did not accept any more."""
-        self._guard = Lock()  # guards the idle connections of every login, and _listing
-        self._listing: dict[str, Lock] = {}
-        """Held while a collection is read: two lists of it at a time would take twice the room."""
+        self._guard = Lock()  # guards the idle connections of every login
+        self._large: Final = BoundedSemaphore(_LARGE_AT_A_TIME)
+        self._lists: Final = SharedReads()
 
     def connect(self) -> Login:
         """Log in at the first call, and return the login.
@@ -197,17 +219,18 @@ class Api:
         self,
         subject: str,
         path: str,
+        keep: Projection,
         *,
-        query: Mapping[str, str] | None = None,
         wait_seconds: float,
         permission: str = "",
     ) -> dict[str, Any]:
-        """Return the object at a path; empty if there is no such object.
+        """Return what is kept of the object at a path; empty if there is no such object.
 
         The request is repeated after transient faults. The number of callers at a time is bounded.
 
         Args:
             subject: Prefix of error texts.
+            keep: See call().
             wait_seconds: For all tries together.
             permission: See call().
 
@@ -220,7 +243,11 @@ class Api:
         def find(seconds: float) -> dict[str, Any]:
             try:
                 return self.call(
-                    "GET", path, query=query, wait_seconds=seconds, permission=permission
+                    "GET",
+                    path,
+                    keep=keep,
+                    wait_seconds=min(_TRY_SECONDS, seconds),
+                    permission=permission,
                 )
             except StatusError as error:
                 # Only a 404 with these details means that the object does not exist. One without
@@ -241,15 +268,27 @@ class Api:
         query: Mapping[str, str] | None = None,
         wait_seconds: float,
         permission: str = "",
-    ) -> list[dict[str, Any]]:
-        """Return the objects of a collection, as read() does one object; see listed()."""
+    ) -> Listed:
+        """Return the objects of a collection, as read() does one object; see listed().
 
-        def listed(seconds: float) -> list[dict[str, Any]]:
+        Callers that ask for the same collection at the same time share a list, which began after
+        each of them asked.
+        """
+        key = path, *(query or {}).items()
+
+        def read(seconds: float) -> Listed:
             return self.listed(
-                path, keep, query=query, wait_seconds=seconds, permission=permission
-            ).items
+                path,
+                keep,
+                query=query,
+                wait_seconds=_TRY_SECONDS,
+                all_seconds=seconds,
+                permission=permission,
+            )
 
-        return self._patiently(subject, listed, wait_seconds)
+        return self._patiently(
+            subject, lambda seconds: self._lists.get(key, read, wait_seconds=seconds), wait_seconds
+        )
 
     def _patiently(
         self, subject: str, attempt: Callable[[float], Found], wait_seconds: float
@@ -261,7 +300,7 @@ class Api:
             answer: RetryableError | None = None  # the last one of the API server
             while True:
                 try:
-                    return attempt(min(_TRY_SECONDS, deadline - time.monotonic()))
+                    return attempt(deadline - time.monotonic())
                 except UnreadableError as error:
                     raise UnreadableError(f"{subject}: {error}") from error
                 except RetryableError as error:
@@ -283,6 +322,8 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
+        accept: str = _JSON,
+        keep: Projection = dict,
         wait_seconds: float = READ_SECONDS,
         permission: str = "",
     ) -> dict[str, Any]:
@@ -290,41 +331,45 @@ class Api:
 
         Args:
             content_type: The media type of the body. It selects the kind of PATCH.
+            accept: The media type of the answer, such as METADATA.
+            keep: What is kept of the object, of at most 5,000 elements; by itself all of it.
             wait_seconds: For the whole call: connection, headers and body.
             permission: What the call needs; the error names it if it is missing.
 
         Raises:
             StatusError: The API server answered with an error.
             MissingPermissionError: It answered 403 Forbidden, and the permission is given.
-            UnreadableError: The answer is not a JSON object, or is too large.
+            UnreadableError: The answer is not a JSON object of the form that is kept, or has more
+                of something than is read.
             RetryableError: The API server did not answer within the time.
         """
-        try:
-            answer = self.send(
-                method,
-                path,
-                query=query,
-                body=body,
-                content_type=content_type,
-                wait_seconds=wait_seconds,
-                permission=permission,
-            )
-            text = answer.body()
-        except (HTTPException, OSError, ValueError) as error:
-            raise self._unanswered(method, path, error) from error
-        self.exchanges.record(method, path, answer.response.status)
-        try:
-            found = untyped_json.parse(text)
-        except ValueError as error:
-            raise UnreadableError(
-                f"{method} {path}: found no JSON: "
-                f"{error_text.one_line(_excerpt(text), self._secrets())}"
-            ) from error
-        if not isinstance(found, dict):
-            raise UnreadableError(
-                f"{method} {path}: found {type(found).__name__}, expected an object"
-            )
-        return found
+        with ExitStack() as stack:
+            try:
+                answer = self.send(
+                    method,
+                    path,
+                    query=query,
+                    body=body,
+                    content_type=content_type,
+                    accept=accept,
+                    wait_seconds=wait_seconds,
+                    permission=permission,
+                )
+                turn = stack.enter_context(_Turn(self._large, answer))
+                text = answer.body(on_large=turn.take)
+            except (HTTPException, OSError, ValueError) as error:
+                raise self._unanswered(method, path, error) from error
+            self.exchanges.record(method, path, answer.response.status)
+            try:
+                return _kept(projected(untyped_json.parse(text), dict), keep)
+            except (BoundError, InputError) as error:
+                shown = error_text.one_line(error, self._secrets())
+                raise UnreadableError(f"{method} {path}: {shown}") from error
+            except ValueError as error:
+                raise UnreadableError(
+                    f"{method} {path}: found no JSON: "
+                    f"{error_text.one_line(_excerpt(text), self._secrets())}"
+                ) from error
 
     def find(
         self,
@@ -352,6 +397,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         pages: bool = True,
         wait_seconds: float = READ_SECONDS,
+        all_seconds: float = math.inf,
         permission: str = "",
     ) -> Listed:
         """Return the objects of a collection; the only way to read one.
@@ -360,49 +406,59 @@ class Api:
         however large they are. An object of another form than its reader expects is left out.
 
         Args:
-            path: That of the collection, which one thread reads at a time.
             keep: What is kept of each object. If that is nothing, the object is left out, too.
-            pages: True to have the API server make the answer in parts.
+            pages: True to have the API server make the answer in parts. The first one has 25
+                objects, and each later one as many as have about 4 MiB.
             wait_seconds: For each page.
+            all_seconds: For all pages together.
             permission: See call().
 
         Raises:
-            RetryableError: See call(). A list of the collection is under way for too long.
+            RetryableError: See call().
         """
-        page = {**(query or {}), **({"limit": _PAGE} if pages else {})}
+        page, size, ends = {**(query or {})}, _FIRST_PAGE, time.monotonic() + all_seconds
         found: list[dict[str, Any]] = []
-        with self._guard:
-            alone = self._listing.setdefault(path, Lock())
-        # A try that begins as its time ends may have none left.
-        if not alone.acquire(timeout=max(0.0, wait_seconds)):
-            raise RetryableError(f"GET {path}: another list takes more than {wait_seconds:.0f} s")
-        try:
-            while True:
-                try:
-                    answer = self.send(
-                        "GET", path, query=page, wait_seconds=wait_seconds, permission=permission
-                    )
-                    stream = ItemStream(answer.pieces(), max_bytes=_MAX_EVENT_BYTES)
+        passed_over: list[dict[str, str]] = []
+        while True:
+            if pages:
+                page["limit"] = str(size)
+            seconds = min(wait_seconds, ends - time.monotonic())
+            try:
+                answer = self.send(
+                    "GET", path, query=page, wait_seconds=seconds, permission=permission
+                )
+                with _Turn(self._large, answer) as turn:
+                    stream = ItemStream(answer.pieces(), on_large=turn.take)
                     for item in stream:
-                        if not isinstance(item, dict):  # a proxy in between may be broken
+                        if isinstance(item, PassedOver):
+                            passed_over.append(self._passed_over(path, item.head, item.error))
+                        elif isinstance(item, dict):
+                            found += self.reduced(path, item, keep)
+                        else:  # a proxy in between may be broken
                             raise UnreadableError(f"GET {path}: found an item that is no object")
-                        found += self.reduced(path, item, keep)
-                except (HTTPException, OSError) as error:
-                    raise self._unanswered("GET", path, error) from error
-                except ValueError as error:
-                    raise UnreadableError(
-                        f"GET {path}: {error_text.one_line(error, self._secrets())}, expected a "
-                        "list"
-                    ) from error
-                self.exchanges.record("GET", path, answer.response.status)
-                if stream.left_out:
-                    log.warning("objects_left_out", path=path, too_deep=stream.left_out)
-                about = metadata(stream.fields)
-                if not (token := about.get("continue")):
-                    return Listed(found, str(about.get("resourceVersion") or ""))
-                page["continue"] = str(token)
-        finally:
-            alone.release()
+                        turn.leave()
+            except (HTTPException, OSError) as error:
+                raise self._unanswered("GET", path, error) from error
+            except ValueError as error:
+                raise UnreadableError(
+                    f"GET {path}: {error_text.one_line(error, self._secrets())}, expected a list"
+                ) from error
+            self.exchanges.record("GET", path, answer.response.status)
+            about = metadata(stream.fields)
+            if not (token := about.get("continue")):
+                return Listed(found, str(about.get("resourceVersion") or ""), passed_over)
+            page["continue"] = str(token)
+            size = max(1, min(_MAX_PAGE, size * _PAGE_BYTES // max(1, stream.length)))
+
+    def _passed_over(self, path: str, head: str, error: object) -> dict[str, str]:
+        """Return what is known of an object that is not decoded, after a line in the log.
+
+        Args:
+            head: The beginning of its text.
+        """
+        found: dict[str, str] = dict(reversed(_IDENTITY.findall(head)))  # the first of each
+        log.warning("object_passed_over", path=path, **found, error=str(error))
+        return found
 
     def reduced(self, path: str, item: object, keep: Projection) -> list[dict[str, Any]]:
         """Return what is kept of an object; nothing, and a line in the log, if it is malformed.
@@ -430,7 +486,7 @@ class Api:
         silent_seconds: float,
         on_open: Callable[["Answer"], None] = lambda _: None,
     ) -> Iterator[dict[str, Any]]:
-        """Open a watch and yield its events.
+        """Open a watch and yield its events, without those of objects that are too large to read.
 
         Args:
             silent_seconds: Time after which a server that sends no complete event, not even a
@@ -439,7 +495,7 @@ class Api:
 
         Raises:
             StatusError: The API server refused the watch.
-            UnreadableError: An event is not JSON, or is too large.
+            UnreadableError: An event is not JSON, or endless.
             RetryableError: The connection broke.
         """
         try:
@@ -449,28 +505,40 @@ class Api:
             self.exchanges.record("WATCH", path, answer.response.status)
             on_open(answer)
             answer.connection.deadline.renew(silent_seconds)
-            rest = bytearray()
+            line, length = bytearray(), 0
             for piece in answer.pieces():
-                rest += piece
-                if len(rest) > _MAX_EVENT_BYTES:
-                    raise TooLargeError(f"event: found more than {_MAX_EVENT_BYTES} bytes")
-                if b"\n" not in piece:
-                    continue
-                *lines, last = bytes(rest).split(b"\n")
-                rest = bytearray(last)
-                for line in filter(bytes.strip, lines):
-                    try:
-                        event = untyped_json.parse(line)
-                    except ValueError as error:
-                        raise UnreadableError(
-                            f"WATCH {path}: found no JSON: {error_text.one_line(error)}"
-                        ) from error
-                    answer.connection.deadline.renew(silent_seconds)
-                    self.exchanges.record_event()
-                    if isinstance(event, dict):
-                        yield event
+                for number, part in enumerate(piece.split(b"\n")):
+                    if number:  # the line before is complete
+                        answer.connection.deadline.renew(silent_seconds)
+                        with _Turn(self._large, answer) as turn:
+                            yield from self._event_of(path, line, turn)
+                        line, length = bytearray(), 0
+                    length += len(part)
+                    if length > _MAX_EVENT_BYTES:
+                        raise TooLargeError(f"event: found more than {_MAX_EVENT_BYTES} bytes")
+                    if len(line) <= MAX_OBJECT_BYTES:  # of a longer one only the beginning is held
+                        line += part
         except (HTTPException, OSError, ValueError) as error:
             raise self._unanswered("WATCH", path, error) from error
+
+    def _event_of(self, path: str, line: bytearray, turn: "_Turn") -> Iterator[dict[str, Any]]:
+        """Yield the event of a line, if it is one."""
+        if not line.strip():
+            return
+        self.exchanges.record_event()
+        if len(line) > _SMALL_BYTES:
+            turn.take()
+        try:
+            event = _parsed_line(line)
+        except BoundError as error:
+            self._passed_over(path, line[:_SMALL_BYTES].decode(errors="replace"), error)
+            return
+        except ValueError as error:
+            raise UnreadableError(
+                f"WATCH {path}: found no JSON: {error_text.one_line(error)}"
+            ) from error
+        if isinstance(event, dict):
+            yield event
 
     def send(
         self,
@@ -480,6 +548,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
+        accept: str = _JSON,
         wait_seconds: float = READ_SECONDS,
         permission: str = "",
     ) -> "Answer":
@@ -513,7 +582,7 @@ class Api:
         headers = {
             "Host": login.server.netloc,
             "User-Agent": self._user_agent,
-            "Accept": _JSON,
+            "Accept": accept,
             "Accept-Encoding": "identity",
             **({} if body is None else {"Content-Type": content_type}),
             **login.header(wait_seconds=wait_seconds),
@@ -597,6 +666,36 @@ class Api:
         )
 
 
+def _kept(found: dict[str, Any], keep: Projection) -> dict[str, Any]:
+    """Return what is kept of an object.
+
+    Raises:
+        BoundError: It is not the whole object, but still has too many elements.
+        InputError: The object has another form.
+    """
+    kept: dict[str, Any] = projected(found, keep)
+    if keep is not dict:
+        elements = untyped_json.elements(untyped_json.compact_json(kept))
+        if elements > _MAX_KEPT_ELEMENTS:
+            raise BoundError(
+                f"found {elements} elements in the fields that are read, expected at most "
+                f"{_MAX_KEPT_ELEMENTS}"
+            )
+    return kept
+
+
+def _parsed_line(line: bytearray) -> object:
+    """Return the JSON value of a line of a watch.
+
+    Raises:
+        BoundError: It has too much of something.
+        ValueError: It is not JSON.
+    """
+    if len(line) > MAX_OBJECT_BYTES:
+        raise BoundError(f"found more than {MAX_OBJECT_BYTES} bytes")
+    return untyped_json.parse(line)
+
+
 def _excerpt(text: bytes) -> str:
     """Return the beginning of a body, cut between words: half a secret would not be redacted."""
     if len(text) >= _MAX_ERROR_BYTES:
@@ -657,7 +756,7 @@ class Exchanges:
 
 
 class TooLargeError(OSError):
-    """An answer has more bytes than any valid answer."""
+    """An answer has more bytes than an object that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,14 +797,17 @@ class Answer:
         if self.response.length:
             raise IncompleteRead(b"", self.response.length)
 
-    def body(self, *, cut_at: int | None = None) -> bytes:
+    def body(
+        self, *, cut_at: int | None = None, on_large: Callable[[], None] = lambda: None
+    ) -> bytes:
         """Return the body, or its beginning.
 
         Args:
             cut_at: Stop reading after this many bytes; None reads all.
+            on_large: Called before more than 32 KiB and a piece are held; may wait, and raise.
 
         Raises:
-            TooLargeError: There were more bytes than any valid answer has.
+            TooLargeError: There were more bytes than an object that is read has.
             HTTPException, OSError: See pieces().
         """
         found = bytearray()
@@ -713,8 +815,10 @@ class Answer:
             found += piece
             if cut_at is not None and len(found) >= cut_at:
                 return bytes(found[:cut_at])
-            if len(found) > _MAX_ANSWER_BYTES:
-                raise TooLargeError(f"answer: found more than {_MAX_ANSWER_BYTES} bytes")
+            if len(found) > MAX_OBJECT_BYTES:
+                raise TooLargeError(f"answer: found more than {MAX_OBJECT_BYTES} bytes")
+            if len(found) > _SMALL_BYTES:
+                on_large()
         return bytes(found)
 
     def cut(self) -> None:
@@ -723,6 +827,41 @@ class Answer:
         with suppress(OSError):
             # Not SSLSocket's own method, after which a reader would get the encrypted bytes.
             socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
+
+
+class _Turn:
+    """The right to hold a large object, which few threads have at a time.
+
+    It is taken while the object arrives, once that is known to be large, and given back with the
+    end of the block at the latest.
+    """
+
+    def __init__(self, free: BoundedSemaphore, answer: Answer) -> None:
+        self._free = free
+        self._deadline = answer.connection.deadline
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Wait for the right, unless this already has it.
+
+        Raises:
+            TimeoutError: The time of the answer is over.
+        """
+        if not self._is_taken and not self._free.acquire(timeout=self._deadline.seconds_left()):
+            raise TimeoutError
+        self._is_taken = True
+
+    def leave(self) -> None:
+        """Give the right back, if this has it."""
+        if self._is_taken:
+            self._is_taken = False
+            self._free.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
 
 class Deadline:

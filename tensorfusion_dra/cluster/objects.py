@@ -12,25 +12,28 @@ import structlog
 from tensorfusion_dra.cluster.api import (
     APPLY,
     CORE,
+    MERGE_PATCH,
+    METADATA,
     RESOURCE_VERSION,
     Api,
     metadata,
     resource_path,
 )
-from tensorfusion_dra.cluster.watch import Watch
+from tensorfusion_dra.cluster.watch import CACHED, TENSOR_FUSION, Watch
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import (
     ClaimError,
     DriverError,
-    InputError,
     MissingPermissionError,
     RetryableError,
     StatusError,
+    UnreadableError,
 )
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tensorfusion_dra.core.kubernetes.projection import MAX_TEXT, Projection, projected
+from tensorfusion_dra.core.kubernetes.projection import MAX_TEXT, Projection
+from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.runtime.loops import LogThrottle
 
@@ -52,11 +55,33 @@ def _own(found: object) -> dict[str, str]:
     return {
         key: str(text)[:MAX_TEXT]
         for key, text in as_map(found).items()
-        if key.startswith(names.ANNOTATION_PREFIX)
+        if key.startswith(names.ANNOTATION_PREFIX) or key == POD_CLAIM_ANNOTATION
     }
 
 
-_CONTAINER: Final[Projection] = {"name": str, "resources": {"claims": [dict], "limits": dict}}
+def _parameters(found: object) -> object:
+    """Return opaque parameters of this driver, and that others have some."""
+    given = as_map(found)
+    return given if given.get("driver") == names.DRIVER else {"driver": given.get("driver")}
+
+
+_CLAIM: Final[Projection] = {
+    "metadata!": {"uid!": str, "annotations": _own},
+    "status": {
+        "allocation": {
+            "devices": {
+                "results": [dict],
+                "config": [{"source": str, "requests": [str], "opaque": _parameters}],
+            }
+        },
+        "reservedFor": [dict],
+    },
+}
+_CONTAINER: Final[Projection] = {
+    "name": str,
+    "restartPolicy": str,
+    "resources": {"claims": [dict], "limits": dict},
+}
 _POD: Final[Projection] = {
     "metadata!": {
         "name!": str,
@@ -66,6 +91,8 @@ _POD: Final[Projection] = {
         "annotations": _own,
     },
     "spec!": {
+        "hostPID": bool,
+        "shareProcessNamespace": bool,
         "resourceClaims": [dict],
         "initContainers": [_CONTAINER],
         "containers": [_CONTAINER],
@@ -88,6 +115,7 @@ class Claims:
         found = self._api.read(
             f"claim {ref}",
             resource_path("resourceclaims", namespace=ref.namespace, name=ref.name),
+            _CLAIM,
             wait_seconds=wait_seconds,
         )
         if not found:
@@ -104,12 +132,61 @@ class Claims:
     def of_namespace(
         self, name: str, keep: Projection, *, wait_seconds: float
     ) -> Sequence[Mapping[str, Any]]:
-        return self._api.read_list(
+        listed = self._api.read_list(
             f"claims of namespace {name}",
             resource_path("resourceclaims", namespace=name),
             keep,
             wait_seconds=wait_seconds,
         )
+        for each in listed.passed_over:
+            raise UnreadableError(
+                f"claim {name}/{each.get('name')}: found more than is read of a claim, so what it "
+                "has is not known, expected that it is deleted"
+            )
+        return listed.items
+
+
+class Quotas:
+    """Reader and marker of a namespace's GPUResourceQuotas; implements webhook's QuotaStore."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        return self._api.read_list(
+            f"quotas of namespace {name}",
+            resource_path(names.GPU_RESOURCE_QUOTAS, namespace=name, root=TENSOR_FUSION),
+            CACHED,
+            wait_seconds=wait_seconds,
+        ).items
+
+    def annotate(self, quota: Mapping[str, Any], text: str, *, wait_seconds: float) -> bool:
+        about = quota["metadata"]
+        path = resource_path(
+            names.GPU_RESOURCE_QUOTAS,
+            namespace=about["namespace"],
+            name=about["name"],
+            root=TENSOR_FUSION,
+        )
+        change = {
+            "resourceVersion": about["resourceVersion"],
+            "annotations": {names.ANNOTATION_ADMITTED: text},
+        }
+        try:
+            self._api.call(
+                "PATCH",
+                path,
+                query={"fieldManager": names.FIELD_MANAGER},
+                body={"metadata": change},
+                content_type=MERGE_PATCH,
+                wait_seconds=wait_seconds,
+                permission="patch gpuresourcequotas",
+            )
+        except StatusError as error:
+            if error.status in {404, 409}:
+                return False
+            raise
+        return True
 
 
 class ClaimStatus:
@@ -174,17 +251,13 @@ class Pods:
         self._api = api
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        stored = self._api.read(
+        found = self._api.read(
             f"pod {pod}",
             resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
+            _POD,
             wait_seconds=wait_seconds,
             permission="get pods or, in a node plugin, --read-pods turned off",
         )
-        try:
-            # One claim may have many pods, of up to 3 MiB.
-            found: Mapping[str, Any] = projected(stored, _POD) if stored else {}
-        except InputError as error:
-            raise RetryableError(f"pod {pod}: {error}") from error
         return found if metadata(found).get("uid") == pod.uid else None
 
 
@@ -207,13 +280,35 @@ class WorkerPods:
         self._of_node = f"spec.nodeName={node_name}"
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        return self._api.read_list(
+        ends = time.monotonic() + wait_seconds
+        listed = self._api.read_list(
             "workers of the node",
             resource_path("pods", root=CORE),
             keep,
             query={"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER},
             wait_seconds=wait_seconds,
             permission="list pods",
+        )
+        return listed.items + [
+            self._from_metadata(each, keep, wait_seconds=ends - time.monotonic())
+            for each in listed.passed_over
+        ]
+
+    def _from_metadata(
+        self, large: Mapping[str, str], keep: Projection, *, wait_seconds: float
+    ) -> Mapping[str, Any]:
+        """Return what is kept of a worker that is too large to read with its spec.
+
+        Its annotations are needed in any case, because they name cards that others must not get.
+        """
+        namespace, name = large.get("namespace", ""), large.get("name", "")
+        return self._api.call(
+            "GET",
+            resource_path("pods", namespace=namespace, name=name, root=CORE),
+            accept=METADATA,
+            keep=keep,
+            wait_seconds=wait_seconds,
+            permission="get pods",
         )
 
     def watch(
@@ -249,7 +344,7 @@ class WorkerPods:
                 resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
                 query={"fieldManager": names.FIELD_MANAGER},
                 body={"metadata": changed},
-                content_type="application/merge-patch+json",
+                content_type=MERGE_PATCH,
                 wait_seconds=wait_seconds,
                 permission="patch pods of this node",
             )
@@ -427,5 +522,5 @@ def namespaces_with_template(api: Api) -> frozenset[str]:
         {"metadata!": {"namespace!": str}},
         query={"fieldSelector": f"metadata.name={names.CLAIM_TEMPLATE}"},
         wait_seconds=_WAIT_SECONDS,
-    )
+    ).items
     return frozenset(each["metadata"]["namespace"] for each in found)

@@ -225,7 +225,7 @@ class PublishedSlices:
                     _PUBLISHED,
                     query={"fieldSelector": f"spec.driver={names.DRIVER}"},
                     wait_seconds=wait_seconds,
-                )
+                ).items
                 self._read_at = began
             return self._found
         finally:

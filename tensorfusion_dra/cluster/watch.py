@@ -51,10 +51,10 @@ _WATCH_SECONDS: Final = 300
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
 _TOO_LARGE_VERSION: Final = 504
-_GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
-GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
-TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
-QUOTAS: Final = f"/apis/{_GROUP_VERSION}/{names.GPU_RESOURCE_QUOTAS}"
+TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+GPUPOOLS: Final = f"{TENSOR_FUSION}/{names.GPUPOOLS}"
+TEMPLATES: Final = f"{TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
+QUOTAS: Final = f"{TENSOR_FUSION}/{names.GPU_RESOURCE_QUOTAS}"
 NODES: Final = "/api/v1/nodes"
 
 
@@ -93,7 +93,7 @@ class Watch:
         self._path = path
         self._keep = keep
         selectors = {"fieldSelector": selector, "labelSelector": labels}
-        self._selector = {key: text for key, text in selectors.items() if text}
+        self.selector: Final = {key: text for key, text in selectors.items() if text}
         self._on_list = on_list
         self._on_event = on_event
         self._on_resume = on_resume
@@ -103,7 +103,10 @@ class Watch:
         self._reached = "0"
         """For a list, the oldest version to accept: 0 for any, "" for the newest."""
         self._is_open = False
+        self.is_followed = False
+        """True while a watch reports the changes since the last list."""
         self._ended_early = False
+        self._is_absent = False
         self._backoff = Backoff(
             first_seconds=_FIRST_DELAY_SECONDS, longest_seconds=_MAX_DELAY_SECONDS
         )
@@ -134,12 +137,14 @@ class Watch:
             # A server that only asks for patience still remembers the changes since the version.
             is_refused = isinstance(error, StatusError) and not error.after_seconds
             self._must_list |= is_refused or (self._is_open and not progressed)
-            if progressed or self._clock() - began >= _MAX_DELAY_SECONDS:
+            status = error.status if isinstance(error, StatusError) else None
+            was_absent, self._is_absent = self._is_absent, status == 404
+            is_installed = was_absent and not self._is_absent
+            if progressed or is_installed or self._clock() - began >= _MAX_DELAY_SECONDS:
                 self._backoff.succeeded()
                 if error is None:
                     self._throttle.over()
             delay = self._backoff.failed(at_least=error.after_seconds if error else 0.0)
-            status = error.status if isinstance(error, StatusError) else None
             if self._is_open and self._ended_early and status is None:
                 delay = max(delay, random.uniform(0, _RETURN_SECONDS))  # noqa: S311 - spreads load
             if status == 404 and self._on_absent:
@@ -153,7 +158,7 @@ class Watch:
             self._stop.wait(delay)
 
     def _list(self) -> None:
-        path, query = self._path, {**self._selector, "resourceVersion": self._reached}
+        path, query = self._path, {**self.selector, "resourceVersion": self._reached}
         try:
             # Without pages, because a list from the API server's memory has none.
             listed = self._api.listed(path, self._keep, query=query, pages=False)
@@ -177,7 +182,7 @@ class Watch:
         seconds = random.randint(_WATCH_SECONDS, 2 * _WATCH_SECONDS)  # noqa: S311 - spreads load
         due = self._clock() + seconds
         query = {
-            **self._selector,
+            **self.selector,
             "resourceVersion": self._reached,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
@@ -185,7 +190,7 @@ class Watch:
         resumes, self._ended_early = self._ended_early, True
 
         def on_open(answer: Answer) -> None:
-            self._is_open = True
+            self._is_open = self.is_followed = True
             self._answer = answer
             if resumes:
                 self._on_resume()
@@ -193,13 +198,16 @@ class Watch:
             if self._stop.is_set():
                 answer.cut()
 
-        for event in self._api.watch(
-            self._path, query=query, silent_seconds=_SILENT_SECONDS, on_open=on_open
-        ):
-            self._reached = _version_of(event)
-            if event.get("type") != "BOOKMARK":
-                for item in self._api.reduced(self._path, event.get("object"), self._keep):
-                    self._on_event(str(event.get("type")), item)
+        try:
+            for event in self._api.watch(
+                self._path, query=query, silent_seconds=_SILENT_SECONDS, on_open=on_open
+            ):
+                self._reached = _version_of(event)
+                if event.get("type") != "BOOKMARK":
+                    for item in self._api.reduced(self._path, event.get("object"), self._keep):
+                        self._on_event(str(event.get("type")), item)
+        finally:
+            self.is_followed = False
         self._ended_early = self._clock() < due - 1
 
 
@@ -219,8 +227,15 @@ def _key(item: Item) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-_CACHED: Final[Projection] = {
-    "metadata!": {"name!": str, "namespace": str, "uid": str, "labels": dict, "annotations": dict},
+CACHED: Final[Projection] = {
+    "metadata!": {
+        "name!": str,
+        "namespace": str,
+        "uid": str,
+        "resourceVersion": str,
+        "labels": dict,
+        "annotations": dict,
+    },
     "spec": dict,
 }
 
@@ -241,6 +256,7 @@ class ObjectCache:
             name: Keep only the object of this name; empty keeps all.
             on_change: Called when the result of items() may have changed.
         """
+        self._api = api
         self._path = path
         self._on_change = on_change
         self._guard = Lock()  # guards _items and _absent
@@ -249,7 +265,7 @@ class ObjectCache:
         self._watch = Watch(
             api,
             path,
-            _CACHED,
+            CACHED,
             selector=f"metadata.name={name}" if name else "",
             on_list=self._listed,
             on_event=self._changed,
@@ -261,13 +277,34 @@ class ObjectCache:
     def items(self) -> Sequence[Item]:
         with self._guard:
             if self._absent:
-                raise InputError(
-                    f"{self._path}: the API server has no such resource, "
-                    f"expected the CustomResourceDefinitions of Tensor Fusion"
-                )
+                raise self._missing()
             if self._items is None:
                 raise RetryableError(f"{self._path}: not listed by the API server yet")
             return tuple(self._items.values())
+
+    def current(self, *, wait_seconds: float) -> Sequence[Item]:
+        """Return items(), or those of a new list while no watch keeps the cache up to date.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+            InputError: The API server does not serve this kind.
+        """
+        if self._watch.is_followed:
+            return self.items()
+        try:
+            return self._api.listed(
+                self._path, CACHED, query=self._watch.selector, wait_seconds=wait_seconds
+            ).items
+        except StatusError as error:
+            if error.status == 404:
+                raise self._missing() from error
+            raise
+
+    def _missing(self) -> InputError:
+        return InputError(
+            f"{self._path}: the API server has no such resource, "
+            f"expected the CustomResourceDefinitions of Tensor Fusion"
+        )
 
     def _listed(self, items: Sequence[Item]) -> None:
         with self._guard:

@@ -4,13 +4,11 @@ Pods get their share, claims their content, within the quotas of their namespace
 """
 
 import copy
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
@@ -37,7 +35,6 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Objects
@@ -46,8 +43,6 @@ Item = Mapping[str, Any]
 
 _WARNING_SECONDS: Final = 1.0
 """Longest time to read a pod for a warning alone."""
-_STORED_SECONDS: Final = 10.0
-"""Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
 
 class SliceReader(Protocol):
@@ -55,18 +50,6 @@ class SliceReader(Protocol):
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         """Return the slices of all nodes as they were a few seconds ago at most.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        ...
-
-
-class ClaimReader(Protocol):
-    """ResourceClaims at the API server."""
-
-    def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Item]:
-        """Return what is kept of a namespace's claims as they are stored now.
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
@@ -225,7 +208,7 @@ class AdmissionRules:
                 self._tell(asked, review.controller(pod, asked.namespace), warnings)
                 return Verdict(warnings=warnings)
             if self.quotas and not wanted.whole:
-                quotas = _of_namespace(_items(self.quotas), asked.namespace)
+                quotas = of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
@@ -354,7 +337,7 @@ class AdmissionRules:
         if asked.kind != "ResourceClaim":
             claim = as_map(claim.get("spec"))
         try:
-            claim = class_admission.spelled_out(claim, _parsed(self.classes))
+            claim = class_admission.spelled_out(claim, parsed_classes(self.classes))
             errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
         except RetryableError:
             return verdict  # the classes are not known yet; the node compares the limits again
@@ -385,7 +368,7 @@ class AdmissionRules:
             RetryableError: A class, or what is read for it, is not known at present.
         """
         named = {str(each.get("deviceClassName")) for each in resource_claims.requests(claim)}
-        classes, wait_seconds = _parsed(self.classes), asked.wait_seconds
+        classes, wait_seconds = parsed_classes(self.classes), asked.wait_seconds
         if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
             # A class is seen here a moment after its creation. The claim would take whole cards.
             raise RetryableError(
@@ -523,7 +506,7 @@ def _items(objects: Objects) -> Sequence[Item]:
         return ()
 
 
-def _parsed(classes: Objects) -> dict[str, ShareParameters | None]:
+def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
     """Return what each DeviceClass says to this driver, without those that no node accepts."""
     found = {}
     for each in _items(classes):
@@ -532,133 +515,9 @@ def _parsed(classes: Objects) -> dict[str, ShareParameters | None]:
     return found
 
 
-def _of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
+def of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
     return [each for each in objects if each["metadata"]["namespace"] == namespace]
 
 
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
-
-
-class QuotaAdmission:
-    """Rule for claims in namespaces with a quota, as they are created and when their annotations
-    change; safe for all threads.
-
-    Kubernetes creates many claims at once, and a claim is stored only after it was admitted. So
-    those that were just admitted here count until they are in the list. Another replica of the
-    webhook does not know them: two replicas can each give away the same rest of a quota.
-
-    Whoever reaches the webhook can post reviews. Only the API server, and who may read the pods of
-    a namespace, know the UID of a pod there. A claim of no such pod is not counted in advance, and
-    its refusal does not tell what other claims have.
-    """
-
-    def __init__(
-        self,
-        quotas: Objects,
-        claims: ClaimReader,
-        pods: Pods,
-        classes: Objects,
-        *,
-        trusts_clients: bool,
-    ) -> None:
-        """Args:
-        quotas: The GPUResourceQuotas of all namespaces.
-        classes: The DeviceClasses, whose limits count as those of their claims.
-        claims, pods: Read once for each claim in a namespace with a quota.
-        trusts_clients: True if only the API server can post reviews.
-        """
-        self._quotas = quotas
-        self._claims = claims
-        self._pods = pods
-        self._classes = classes
-        self._trusts_clients = trusts_clients
-        self._lock = Lock()  # guards _admitted
-        self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
-
-    def claim(self, asked: Review) -> Verdict:
-        """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
-        if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
-            return PASSED
-        try:
-            quotas = _of_namespace(self._quotas.items(), asked.namespace)
-            if not quotas:
-                return PASSED
-            classes = _parsed(self._classes)
-            document, old = (
-                class_admission.spelled_out(each, classes) for each in (asked.document, asked.old)
-            )
-            if not quota.shares(document):
-                return PASSED
-            asked = replace(asked, document={**document}, old={**old} if asked.old else {})
-
-            def charged(claim: Item) -> Item:
-                """Return the name of a claim, and what it is charged: all that is kept of it."""
-                return {
-                    "name": claim["metadata"]["name"],
-                    "charged": quota.counted(class_admission.spelled_out(claim, classes)),
-                }
-
-            stored = self._claims.of_namespace(
-                asked.namespace, charged, wait_seconds=asked.wait_seconds
-            )
-            errors = self._refusals(
-                asked,
-                quotas,
-                stored,
-                is_trusted=self._trusts_clients or self._has_pod(asked),
-            )
-        except InputError:
-            return PASSED  # the cluster does not have the kind
-        except RetryableError as error:
-            return review.unavailable(error)
-        except DriverError as error:
-            errors = [str(error)]
-        return Verdict(
-            errors=tuple(
-                FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors
-            )
-        )
-
-    def _has_pod(self, asked: Review) -> bool:
-        """Return True if the claim names the UID of a pod in its namespace.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        try:
-            owner = claim_admission.owner(asked.document, asked.namespace)
-        except InputError:
-            return False
-        return self._pods.find(owner, wait_seconds=asked.wait_seconds) is not None
-
-    def _refusals(
-        self,
-        asked: Review,
-        quotas: Sequence[Item],
-        stored: Sequence[Item],
-        *,
-        is_trusted: bool,
-    ) -> list[str]:
-        """Return why quotas refuse the claim; if none does, count it from now on."""
-        others = {each["name"]: each["charged"] for each in stored}
-        metadata, now = asked.document["metadata"], time.monotonic()
-        name, uid = str(metadata.get("name", "")), str(metadata.get("uid", ""))
-        with self._lock:
-            self._admitted = {
-                key: each for key, each in self._admitted.items() if now - each[0] < _STORED_SECONDS
-            }
-            for _, where, other, amounts in self._admitted.values():
-                if where == asked.namespace:
-                    others.setdefault(other, amounts)
-            others.pop(name, None)  # the claim itself, before a change
-            errors = [
-                text
-                for each in quotas
-                for text in quota.refusals(
-                    each, asked.document, others, asked.old, names_others=is_trusted
-                )
-            ]
-            if is_trusted and not errors and not asked.dry_run:
-                self._admitted[uid] = (now, asked.namespace, name, quota.counted(asked.document))
-        return errors

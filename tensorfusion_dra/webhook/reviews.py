@@ -17,7 +17,8 @@ from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
-from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
+from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 
 log = structlog.get_logger()
 

@@ -267,6 +267,7 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
+        ("Validating", "enforced-quotas"): reviews.QUOTAS,
         ("Validating", "quotas"): reviews.QUOTAS,
     }
     # Dialects come before the webhook that reads what they write.
@@ -444,15 +445,34 @@ def test_system_and_driver_namespaces_are_excluded() -> None:
     namespace = helm.one(WEBHOOK, "Deployment")["metadata"]["namespace"]
 
     for entry in webhooks().values():
-        (rule,) = entry["namespaceSelector"]["matchExpressions"]
+        rule, *_ = entry["namespaceSelector"]["matchExpressions"]
         assert (rule["key"], rule["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
         assert {"kube-system", namespace} <= set(rule["values"])
 
 
-def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
-    policies = {(kind, entry["failurePolicy"]) for (kind, _), entry in webhooks().items()}
+def test_webhook_outage_blocks_pods_and_enforced_quotas_but_not_parameter_checks() -> None:
+    fails = {name: entry["failurePolicy"] for (_, name), entry in webhooks().items()}
 
-    assert policies == {("Mutating", "Fail"), ("Validating", "Ignore")}
+    assert {name for name, policy in fails.items() if policy == "Ignore"} == {
+        "parameters",
+        "quotas",
+    }
+    assert fails["enforced-quotas"] == fails["pods"] == fails["claims"] == "Fail"
+
+
+def test_claims_are_sent_for_one_check_of_quotas_which_the_label_of_their_namespace_selects() -> (
+    None
+):
+    enforced, other = (webhooks()["Validating", name] for name in ("enforced-quotas", "quotas"))
+
+    (_, *of_one), (_, *of_other) = (
+        each.pop("namespaceSelector")["matchExpressions"] for each in (enforced, other)
+    )
+    label = {"key": names.LABEL_QUOTA, "values": [names.QUOTA_ENFORCED]}
+    assert (of_one, of_other) == ([{**label, "operator": "In"}], [{**label, "operator": "NotIn"}])
+    assert enforced["sideEffects"] == "NoneOnDryRun"
+    different = {key for key in enforced if enforced[key] != other[key]}
+    assert different == {"name", "failurePolicy"}
 
 
 def test_quotas_webhook_may_write_an_event_except_in_a_dry_run() -> None:
@@ -466,7 +486,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
     assert {(each.group, each.resource, each.verb) for each in granted} == {
         *((group, names.GPUPOOLS, verb) for verb in watched),
         *((group, names.SCHEDULING_CONFIG_TEMPLATES, verb) for verb in watched),
-        *((group, names.GPU_RESOURCE_QUOTAS, verb) for verb in ("list", "watch")),
+        *((group, names.GPU_RESOURCE_QUOTAS, verb) for verb in ("list", "watch", "patch")),
         ("", "pods", "get"),
         ("events.k8s.io", "events", "create"),
         (names.RESOURCE_GROUP, "resourceclaimtemplates", "list"),

@@ -143,3 +143,32 @@ def test_collections_are_read_in_one_way_which_bounds_each_object() -> None:
     }
 
     assert found == COLLECTION_READERS.keys()
+
+
+JSON_PARSERS: Final = {
+    "core/kubernetes/untyped_json.py": "counts the elements of a text before",
+    "core/kubernetes/item_stream.py": "counts those of an object before",
+    "core/claims/cdi.py": "variables in a file of this driver",
+    "state/claim_files.py": "files of this driver",
+    "state/saved_state.py": "files of this driver",
+    "state/claim_records.py": "files of this driver",
+    "enforcers/nvidia.py": "a pipe between processes of this driver",
+    "app/memory_limits.py": "a pipe between processes of this driver",
+    "discovery/host.py": "files of the node's administrator",
+    "app/doctor/node.py": "files of the node's administrator",
+    "app/simulate/webhook.py": "output of processes that the verb starts",
+    "app/simulate/report.py": "output of processes that the verb starts",
+    "app/simulate/plugin_process.py": "output of processes that the verb starts",
+}
+"""Files that parse JSON by the standard library, and whose it is."""
+
+
+def test_foreign_objects_are_counted_before_they_are_parsed() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in files()
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr in {"loads", "JSONDecoder"}
+    }
+
+    assert found == JSON_PARSERS.keys()

@@ -17,9 +17,9 @@ from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers.tensor_fusion import marks
-from tensorfusion_dra.webhook.admission import QuotaAdmission
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tests.support import raw_server
-from tests.support.admission import ObjectsInMemory, review_of
+from tests.support.admission import ObjectsInMemory, QuotasInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.raw_server import RawServer, chunk, head
@@ -145,9 +145,9 @@ def test_collection_is_listed_by_one_thread_at_a_time(tmp_path: Path) -> None:
 def test_claims_of_a_namespace_with_a_quota_take_the_room_of_one(tmp_path: Path) -> None:
     asked = {**template_claim(), "spec": claim("new")["spec"]}
     with raw_server.served(served(claim)) as server, bounded(server, tmp_path) as api:
-        quotas = ObjectsInMemory(quota_document(tflops="300"))
+        quotas = QuotasInMemory(quota_document(tflops="300"))
         verdict = QuotaAdmission(
-            quotas, Claims(api), Pods(api), ObjectsInMemory(), trusts_clients=True
+            quotas, quotas, Claims(api), Pods(api), ObjectsInMemory(), trusts_clients=True
         ).claim(review_of(asked))
 
     (error,) = verdict.errors

@@ -419,6 +419,25 @@ def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, clien
         assert eventually(lambda: pools.names() == ["prod"])
 
 
+def test_resource_that_appears_is_watched_at_the_pace_that_the_server_asks_for(
+    time: VirtualTime,
+) -> None:
+    refused = iter([StatusError("not initialized", 429, after_seconds=1)] * 3)
+
+    def events(version: int) -> Events:
+        for error in refused:
+            raise error
+        return [(60, version + 1)]
+
+    api = ScriptedApi(time, events)
+    api.refusals = [StatusError("not found", 404)] * 20
+    api.followed()
+
+    first, *later = api.watches[:4]
+    assert later[-1] - first <= 3 * 3, "1 to 3 s for each refusal, as 404 had made no delays"
+    assert len(api.lists) == 21
+
+
 def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ours(
     api: Api,
 ) -> None:

@@ -1,10 +1,13 @@
 """AdmissionReviews, and the objects that the webhook reads."""
 
+import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from dra_simulator.api import patches
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -66,6 +69,42 @@ class ObjectsInMemory(Source):
         return self.listed
 
 
+class QuotasInMemory(ObjectsInMemory):
+    """Quotas set by a test; implements the QuotaReader and QuotaStore of webhook.quota_admission.
+
+    Attributes:
+        refused: Raised by each write; None for none.
+    """
+
+    def __init__(self, *items: Json) -> None:
+        super().__init__(*items)
+        self.refused: Exception | None = None
+        self._guard = Lock()
+
+    def current(self, *, wait_seconds: float) -> Sequence[Json]:
+        self.check(wait_seconds=wait_seconds)
+        return self.listed
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Json]:
+        self.check(wait_seconds=wait_seconds)
+        with self._guard:
+            return copy.deepcopy([e for e in self.listed if e["metadata"]["namespace"] == name])
+
+    def annotate(self, quota: Mapping[str, Any], text: str, *, wait_seconds: float) -> bool:
+        assert wait_seconds > 0
+        if self.refused is not None:
+            raise self.refused
+        about = quota["metadata"]
+        with self._guard:
+            found = (each["metadata"] for each in self.listed)
+            stored = next(each for each in found if each["name"] == about["name"])
+            if stored.get("resourceVersion") != about.get("resourceVersion"):
+                return False
+            stored["resourceVersion"] = f"{int(stored.get('resourceVersion', '0')) + 1}"
+            stored["annotations"] = {names.ANNOTATION_ADMITTED: text}
+            return True
+
+
 class PodsInMemory(Source):
     """Pods by UID; implements core.claims.enforcer.Pods."""
 
@@ -78,7 +117,7 @@ class PodsInMemory(Source):
 
 
 class ClaimsInMemory(Source):
-    """Claims of one namespace; implements webhook.admission.ClaimReader."""
+    """Claims of one namespace; implements webhook.quota_admission.ClaimReader."""
 
     def __init__(self, *claims: Json) -> None:
         self.stored = [*claims]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission
@@ -18,7 +17,8 @@ from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
-from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
+from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tests.faults.mutations import mutated
 from tests.support.admission import (
@@ -26,6 +26,7 @@ from tests.support.admission import (
     Json,
     ObjectsInMemory,
     PodsInMemory,
+    QuotasInMemory,
     SlicesInMemory,
     patched,
     review_body,
@@ -33,6 +34,7 @@ from tests.support.admission import (
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
+from tests.support.logs import capture_logs
 
 
 class MissingPods:
@@ -55,6 +57,7 @@ def reviews(
 ) -> Reviews:
     found = [] if seen is None else seen
     said = [] if told is None else told
+    quotas = QuotasInMemory(quota_document(vram="1Gi"))
     return Reviews(
         AdmissionRules(
             pools=pools or ObjectsInMemory(),
@@ -67,7 +70,8 @@ def reviews(
             on_warnings=lambda pod, warnings: said.extend([str(pod), *warnings]),
         ),
         QuotaAdmission(
-            ObjectsInMemory(quota_document(vram="1Gi")),
+            quotas,
+            quotas,
             ClaimsInMemory(),
             MissingPods(),
             ObjectsInMemory(),

@@ -55,6 +55,7 @@ CHECKS: Final = (
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="classes of shares", run=objects.share_classes, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
+    Check(theme="quotas", run=objects.quotas, needs_api=True, places=_WORKSTATION),
     Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
     Check(theme="GPU pools", run=objects.pool_definition, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", run=objects.reachable, needs_api=True),

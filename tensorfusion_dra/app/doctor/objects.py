@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
-from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
-from tensorfusion_dra.cluster.watch import GPUPOOLS
+from tensorfusion_dra.cluster.api import CORE, RESOURCE_VERSION, resource_path, segment
+from tensorfusion_dra.cluster.watch import GPUPOOLS, QUOTAS
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
@@ -378,6 +378,27 @@ def templates(context: Context) -> Iterator[Finding]:
             "used",
             remedy="kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml",
         )
+
+
+def quotas(context: Context) -> Iterator[Finding]:
+    """Check that no claim is created beside a quota while the webhook does not answer."""
+    found = {
+        str(each["metadata"].get("namespace", ""))
+        for each in context.cluster.readable_items(QUOTAS, "GPUResourceQuotas") or ()
+    }
+    namespaces = context.cluster.readable_items(f"{CORE}/namespaces", "namespaces") if found else ()
+    labels = {
+        each["metadata"]["name"]: as_map(each["metadata"].get("labels"))
+        for each in namespaces or ()
+    }
+    for name in sorted(found & labels.keys()):
+        if labels[name].get(names.LABEL_QUOTA) != names.QUOTA_ENFORCED:
+            yield note(
+                f"GPUResourceQuota of {name}",
+                "claims are created without a check while the webhook does not answer",
+                expected=f"the label {names.LABEL_QUOTA}={names.QUOTA_ENFORCED} of the namespace",
+                remedy=f"kubectl label namespace {name} {names.LABEL_QUOTA}={names.QUOTA_ENFORCED}",
+            )
 
 
 def known_pools(context: Context) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.objects import (
     Claims,
     Pods,
+    Quotas,
     has_priority_class,
     namespaces_with_template,
 )
@@ -36,8 +37,9 @@ from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
+from tensorfusion_dra.webhook.admission import AdmissionRules
 from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tensorfusion_dra.webhook.server import ReviewServer
 
@@ -119,7 +121,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         Reviews(
             admission,
             QuotaAdmission(
-                *(quotas, Claims(api), Pods(api), classes),
+                *(quotas, Quotas(api), Claims(api), Pods(api), classes),
                 trusts_clients=bool(settings.client_ca_file),
             ),
             on_review=metrics.reviewed,

@@ -1,18 +1,48 @@
-"""List answers of the API server, decoded one object at a time while they arrive."""
+"""List answers of the API server, decoded one object at a time while they arrive.
+
+An object is measured before it is decoded. One that has more bytes, elements or levels of nesting
+than is parsed is passed over without being held, and costs only itself. Almost no object needs a
+measurement of its own: if all the text that has arrived has few elements, each object in it has.
+"""
 
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from json import JSONDecodeError
 from typing import Final
 
 from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes.untyped_json import BoundError
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
 _NUMBER: Final = ".eE"
-_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|["\[\]{}]')
+_SMALL: Final = 64 * 2**10
+"""Characters of a text that are held without asking; one piece of an answer has as many."""
+_HEAD: Final = 1000
+"""Characters of an object's beginning, which has its name, namespace and UID."""
+
+_OUTSIDE: Final = re.compile(r'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_INSIDE: Final = re.compile(r"(?:[^\"\\]++|\\.)*+", re.DOTALL)
+_NO_BRACKETS: Final = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")++', re.DOTALL)
+_BRACKET: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+_STEPS: Final = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An object that was not decoded.
+
+    Attributes:
+        head: The beginning of its text.
+        error: What it has too much of.
+    """
+
+    head: str
+    error: str
 
 
 class ItemStream:
@@ -20,26 +50,35 @@ class ItemStream:
 
     Attributes:
         fields: The object's other fields; complete after the last item.
-        left_out: The number of items so far that nest too deeply.
+        length: Characters of the text that have arrived.
     """
 
-    def __init__(self, pieces: Iterable[bytes], *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        pieces: Iterable[bytes],
+        *,
+        max_bytes: int = untyped_json.MAX_OBJECT_BYTES,
+        on_large: Callable[[], None] = lambda: None,
+    ) -> None:
         """Args:
         pieces: The text, in UTF-8, as it arrives.
         max_bytes: Of an item, and of another field.
+        on_large: Called before more than 64 KiB of one value are held; may wait, and raise.
         """
         self.fields: Final[dict[str, object]] = {}
-        self.left_out = 0
+        self.length = 0
         self._pieces = iter(pieces)
         self._max_bytes = max_bytes
+        self._on_large = on_large
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text, self._at = "", 0
+        self._is_dense = False  # True if an item of the text may have too many elements
 
     def __iter__(self) -> Iterator[object]:
-        """Yield each item that does not nest too deeply.
+        """Yield each item, or that it was passed over.
 
         Raises:
-            ValueError: The text is no JSON object, or an item is too large.
+            ValueError: The text is no JSON object.
         """
         self._expect("{")
         is_first = True
@@ -70,9 +109,12 @@ class ItemStream:
                 self._expect(",")
             try:
                 yield self._value()
-            except untyped_json.DepthError:
+            except BoundError as error:
+                if self._text[self._at] not in _STEPS:  # a text or a number, which is no object
+                    raise
+                head = self._text[self._at : self._at + _HEAD]
                 self._skip()
-                self.left_out += 1
+                yield PassedOver(head, str(error))
             is_first = False
         self._expect("]")
 
@@ -83,8 +125,7 @@ class ItemStream:
                 if (found := self._text[self._at]) not in _SPACE:
                     return found
                 self._at += 1
-            if not self._read():
-                raise ValueError("found the end of the text, expected a JSON object")
+            self._more()
 
     def _expect(self, character: str) -> None:
         if (found := self._next()) != character:
@@ -92,8 +133,15 @@ class ItemStream:
         self._at += 1
 
     def _value(self) -> object:
+        """Take the next value.
+
+        Raises:
+            BoundError: It has too much of something; nothing was taken.
+        """
         self._next()
         while True:
+            if self._is_dense and self._text[self._at] in _STEPS:
+                self._measure()
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError:
@@ -109,35 +157,103 @@ class ItemStream:
             self._at = end
             return value
 
-    def _skip(self) -> None:
-        """Take the next object or list without decoding it."""
-        level, at = 0, self._at
+    def _measure(self) -> None:
+        """Check the elements of the next value, of which the whole text is read.
+
+        Raises:
+            BoundError: It has too many, or too many bytes.
+        """
+        nesting, measured, elements = _Nesting(), self._at, 0
         while True:
-            found = _BRACKET.search(self._text, at)
-            if found is None or found[0] == '"':  # the text ends, perhaps within a string
-                if not self._read(at_least=len(self._text) - self._at):
-                    raise ValueError("found the end of the text, expected a JSON object")
-                level, at = 0, self._at
-                continue
-            level += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-            at = found.end()
-            if level == 0:
-                self._at = at
+            end = nesting.end_in(self._text, measured)
+            elements += untyped_json.elements(self._text[measured : end or nesting.reached])
+            if elements > untyped_json.MAX_ELEMENTS:
+                raise untyped_json.ElementsError(elements)
+            if end is not None:
                 return
+            measured = nesting.reached - self._at  # from now on the text begins with the value
+            self._more(at_least=len(self._text) - self._at)
+
+    def _skip(self) -> None:
+        """Take the next value without holding it."""
+        nesting = _Nesting()
+        while (end := nesting.end_in(self._text, self._at)) is None:
+            self._at = nesting.reached
+            self._more()
+        self._at = end
+
+    def _more(self, *, at_least: int = 1) -> None:
+        if not self._read(at_least=at_least):
+            raise ValueError("found the end of the text, expected a JSON object")
 
     def _read(self, *, at_least: int = 1) -> bool:
         """Read more of the text, and forget what was taken; return False at the end of the text.
 
         Raises:
-            ValueError: A value is too large, or the text is not UTF-8.
+            BoundError: A value is too large.
+            ValueError: The text is not UTF-8.
         """
-        if len(self._text) - self._at > self._max_bytes:
-            raise ValueError(f"found a value of more than {self._max_bytes} bytes")
-        found = []
+        held = len(self._text) - self._at
+        if held > self._max_bytes:
+            raise BoundError(f"found more than {self._max_bytes} bytes")
+        if held > _SMALL:
+            self._on_large()
+        found, at_least = [], min(at_least, self._max_bytes + 1 - held)
         while at_least > 0 and (piece := next(self._pieces, None)) is not None:
             found.append(self._decoder.decode(piece))
             at_least -= len(found[-1])
+            self.length += len(found[-1])
         self._text, self._at = self._text[self._at :] + "".join(found), 0
+        self._is_dense = untyped_json.elements(self._text) > untyped_json.MAX_ELEMENTS
         if not found:
             self._decoder.decode(b"", final=True)
         return bool(found)
+
+
+class _Nesting:
+    """Finder of the end of one object or list, whose text is given in parts.
+
+    Attributes:
+        reached: End of what was used of the last part. The next one begins there.
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self._level = 0
+        self._is_in_string = False
+
+    def end_in(self, text: str, start: int) -> int | None:
+        """Return where the value ends in a text; None if it goes on after it."""
+        at = start
+        while at < len(text):
+            if self._is_in_string:
+                at = _end(_INSIDE, text, at, len(text))
+                if text[at : at + 1] != '"':
+                    break  # at the end, or at its last backslash
+                self._is_in_string, at = False, at + 1
+            stop = _end(_OUTSIDE, text, at, at + _SMALL)
+            steps = map(_STEPS.__getitem__, _NO_BRACKETS.sub("", text[at:stop]))
+            levels = [*accumulate(steps, initial=self._level)]
+            if len(levels) > 1 and min(levels[1:]) <= 0:
+                return at + self._exact(text[at:stop])
+            self._level, at = levels[-1], stop
+            if text[at : at + 1] == '"':  # a string that does not end before `stop`
+                self._is_in_string, at = True, at + 1
+        self.reached = at
+        return None
+
+    def _exact(self, text: str) -> int:
+        """Return where the value ends in a text in which it does."""
+        level = self._level
+        for found in _BRACKET.finditer(text):
+            level += _STEPS.get(found[0], 0)
+            if level <= 0 and found[0] in _STEPS:
+                return found.end()
+        raise AssertionError("found no end")
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int, stop: int) -> int:
+    """Return where the match of a pattern that matches nothing, too, ends."""
+    found = pattern.match(text, at, stop)
+    assert found is not None
+    return found.end()

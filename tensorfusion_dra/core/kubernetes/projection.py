@@ -19,7 +19,13 @@ type, whose values are kept as they are; or a function that returns what is kept
 
 MAX_TEXT: Final = 16 * 2**10
 """Characters of a string that are kept: more than any valid name, amount, mark or selector has."""
-_KINDS: Final = {dict: "an object", list: "a list", str: "a string", int: "a number"}
+_KINDS: Final = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a number",
+    bool: "true or false",
+}
 
 
 def projected(value: Any, kept: Projection, where: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""Accessors for JSON that has not been validated."""
+"""JSON that has not been validated: parsed within bounds, and accessors of its values."""
 
 import json
 from collections.abc import Mapping
@@ -9,16 +9,33 @@ from typing import Any, Final, TypeGuard
 _MAX_LEVELS: Final = 100
 """Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
 level, and Python's recursion limit is a thousand."""
+MAX_ELEMENTS: Final = 50_000
+"""Of one text. A parsed element, such as a short list, takes up to 110 bytes, so these take at most
+6 MB. The largest pods have a few thousand elements."""
+MAX_OBJECT_BYTES: Final = 2**20
+"""Of one object. An API server stores up to 3 MiB, but pods, claims and slices of more than some
+hundred KiB are not found in practice."""
 
 compact_json: Final = partial(json.dumps, separators=(",", ":"))
 """Returns a value as JSON without spaces."""
 
 
-class DepthError(ValueError):
+class BoundError(ValueError):
+    """A text is valid JSON, perhaps, but has more of something than is parsed."""
+
+
+class DepthError(BoundError):
     """A value nests too deeply."""
 
     def __init__(self) -> None:
         super().__init__(f"found more than {_MAX_LEVELS} levels of nesting")
+
+
+class ElementsError(BoundError):
+    """A text has too many elements."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"found {found} elements or more, expected at most {MAX_ELEMENTS}")
 
 
 def as_map(value: object) -> Mapping[str, object]:
@@ -51,12 +68,26 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def parse(text: bytes) -> object:
-    """Return the value of a JSON text.
+def elements(text: bytes | bytearray | str) -> int:
+    """Return the number of elements of a JSON text, or a larger one.
+
+    Each element but the outermost follows a bracket, a comma or a colon. Those in strings are
+    counted as well.
+    """
+    if isinstance(text, str):
+        return sum(map(text.count, "[{,:"))
+    return len(text) - len(text.translate(None, b"[{,:"))
+
+
+def parse(text: bytes | bytearray) -> object:
+    """Return the value of a JSON text; its elements are counted before it is parsed.
 
     Raises:
-        ValueError: It is not JSON, or nests too deeply.
+        BoundError: It has too many elements, or nests too deeply.
+        ValueError: It is not JSON.
     """
+    if (found := elements(text)) > MAX_ELEMENTS:
+        raise ElementsError(found)
     try:
         value: object = json.loads(text)
     except RecursionError:

@@ -216,9 +216,15 @@ def _marks(found: object) -> dict[str, str]:
     return {key: str(given[key])[:_TEXT] for key in _COMPARED if key in given}
 
 
-def _indices_alone(found: object) -> dict[str, object]:
-    amounts = as_map(found)
-    return {key: amounts[key] for key in amounts if key.startswith(names.TENSOR_FUSION_INDEX)}
+def _with_index(found: object) -> Sequence[object]:
+    """Return the containers with an extended resource of an index, and nothing else of them."""
+    every = []
+    for container in as_list(found):
+        limits = as_map(as_map(as_map(container).get("resources")).get("limits"))
+        kept = {key: limits[key] for key in limits if key.startswith(names.TENSOR_FUSION_INDEX)}
+        if kept:
+            every.append({"resources": {"limits": kept}})
+    return every[:1]  # as _indices() reads no others
 
 
 _COMPARED: Final = frozenset(
@@ -236,7 +242,7 @@ WORKER_POD: Final[Projection] = {
         "labels": {names.LABEL_COMPONENT: str},
         "annotations": _marks,
     },
-    "spec": {"containers": [{"resources": {"limits": _indices_alone}}]},
+    "spec": {"containers": _with_index},
     "status": {"phase": str},
 }
 """What is kept of the node's workers, which any tenant may make in any number and size."""

@@ -12,14 +12,17 @@ from dra_simulator.api import object_rules
 from tensorfusion_dra.app.doctor import kubernetes, objects
 from tensorfusion_dra.app.doctor.checks import CheckFunction, Context, Place
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.names import LABEL_QUOTA, QUOTA_ENFORCED
 from tests.app.doctor.here import context
 from tests.support import findings
 from tests.support.builders.devices import NODE
 from tests.support.builders.devices import published_devices as devices
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
+from tests.support.builders.quotas import quota_document
 from tests.support.canned_api import CannedApi, served
 from tests.support.findings import Expected
 from tests.support.helm import CHART
@@ -390,6 +393,27 @@ def exclusive() -> list[Any]:
             [(Level.OK, "in a, b")],
         ),
         (objects.templates, {}, [(Level.NOTE, "in no namespace")]),
+        (objects.quotas, {}, []),
+        (
+            objects.quotas,
+            {
+                f"GET {QUOTAS}": {"items": [quota_document()]},
+                "GET /api/v1/namespaces": {"items": [{"metadata": {"name": "team-a"}}]},
+            },
+            [(Level.NOTE, "without a check while the webhook does not answer")],
+        ),
+        (
+            objects.quotas,
+            {
+                f"GET {QUOTAS}": {"items": [quota_document()]},
+                "GET /api/v1/namespaces": {
+                    "items": [
+                        {"metadata": {"name": "team-a", "labels": {LABEL_QUOTA: QUOTA_ENFORCED}}}
+                    ]
+                },
+            },
+            [],
+        ),
         (objects.published_slices, {SLICES: {"items": stored(2)}}, [(Level.OK, "with 2 dev")]),
         (objects.published_slices, {}, [(Level.PROBLEM, "of node node-01: none")]),
         (objects.published_slices, {SLICES: {"items": stored(130)}}, [OK]),

@@ -12,7 +12,7 @@ import pytest
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import field_errors, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import Fields, boolean, whole_number
-from tensorfusion_dra.core.kubernetes.item_stream import ItemStream
+from tensorfusion_dra.core.kubernetes.item_stream import ItemStream, PassedOver
 from tensorfusion_dra.core.kubernetes.projection import MAX_TEXT, Projection, projected
 
 
@@ -159,8 +159,10 @@ def test_an_item_that_nests_too_deeply_costs_only_itself(levels: int, size: int)
 
     stream = ItemStream(pieces(text, size), max_bytes=10**6)
 
-    assert list(stream) == [{"n": 1}, {"n": 2}]
-    assert (stream.fields, stream.left_out) == ({"kind": "List"}, 1)
+    first, passed_over, last = stream
+    assert (first, last, stream.fields) == ({"n": 1}, {"n": 2}, {"kind": "List"})
+    assert isinstance(passed_over, PassedOver)
+    assert passed_over.head.startswith('{"b": "]\\"[", "a"')
 
 
 @pytest.mark.parametrize("text", [b'{"items": null}', b"{}"])

@@ -1,0 +1,308 @@
+"""Objects that a tenant makes large in any way: each costs itself, and no memory to speak of."""
+
+import json
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster.api import METADATA, Api
+from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.errors import RetryableError, UnreadableError
+from tensorfusion_dra.enforcers.tensor_fusion import marks
+from tests.support import raw_server
+from tests.support.builders.stored_claims import allocation_result, stored_claim
+from tests.support.logs import capture_logs
+from tests.support.raw_server import RawServer, chunk, head
+from tests.support.threads import running
+from tests.support.waiting import eventually
+
+MIB: Final = 2**20
+AT_A_TIME: Final = 16
+MAX_BYTES: Final = 24 * MIB
+"""Of two objects that are decoded at a time, and 96 KiB for each call."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give reads as long as they take here, where memory is measured and the server is Python."""
+    for name in ("_TRY_SECONDS", "_ALL_SECONDS"):
+        monkeypatch.setattr(cluster_api, name, 60.0)
+
+
+def shapes() -> dict[str, bytes]:
+    """Return what an API server stores for 1.5 MiB at most, as JSON."""
+    found = {
+        "empty objects": b'{"terms":[' + b",".join([b"{}"] * 740_000) + b"]}",
+        "labels": json.dumps({f"l{n}": "" for n in range(60_000)}).encode(),
+        "one text": b'"' + b"x" * 1_600_000 + b'"',
+        "escaped text": b'"' + b"\\u003c" * 1_500_000 + b'"',
+        "wide text": json.dumps("\U0001f600" * 390_000, ensure_ascii=False).encode(),
+        "brackets in texts": json.dumps(['"]}\\'] * 200_000).encode(),
+        "levels": b"[" * 120 + b"]" * 120,
+        "deep": b"[" * 700_000 + b"]" * 700_000,
+    }
+    draw = random.Random(2026)
+    for number in range(4):
+        levels, count = draw.randint(1, 60), draw.randint(1, 5_000)
+        width = draw.randint(0, 1_500_000 // count)
+        each = b"[" * levels + json.dumps({"k": "v" * width}).encode() + b"]" * levels
+        found[f"drawn {number}: {levels}, {count}, {width}"] = (
+            b"[" + b",".join([each] * count) + b"]"
+        )
+    return found
+
+
+SHAPES: Final = shapes()
+
+
+def metadata(name: str, more: bytes = b"") -> bytes:
+    of_whom = f'"name":"{name}","namespace":"team-a","uid":"uid-{name}"'.encode()
+    return b'{"metadata":{' + of_whom + more + b"}"
+
+
+def large(name: str, shape: bytes) -> bytes:
+    return metadata(name) + b',"spec":{"theirs":' + shape + b"}}"
+
+
+def small(name: str) -> bytes:
+    return metadata(name) + b',"spec":{"containers":[]},"status":{"phase":"Pending"}}'
+
+
+def listed(*items: bytes) -> list[bytes]:
+    content = b'{"metadata":{"resourceVersion":"5"},"items":[' + b",".join(items) + b"]}"
+    pieces = [content[at : at + 65_536] for at in range(0, len(content), 65_536)]
+    return [head(f"Content-Length: {len(content)}"), *pieces]
+
+
+def alone(content: bytes) -> list[bytes]:
+    return [head(f"Content-Length: {len(content)}"), content]
+
+
+@contextmanager
+def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
+    """Yield a client of the server; check the memory that the block took."""
+    api = Api(server.kubeconfig(folder))
+    api.connect()
+    tracemalloc.start()
+    try:
+        yield api
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MAX_BYTES
+
+
+def claim_of(api: Api) -> object:
+    return Claims(api).fetch(ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+
+
+def pod_of(api: Api) -> object:
+    return Pods(api).find(PodRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+
+
+@pytest.mark.parametrize("read", [claim_of, pod_of])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_as_many_as_are_read_at_a_time_fit_into_memory(
+    tmp_path: Path, shape: bytes, read: Callable[[Api], object]
+) -> None:
+    answer = alone(large("a", shape))
+
+    def outcome(api: Api) -> str:
+        try:
+            return "kept" if read(api) else "gone"
+        except UnreadableError as error:
+            return str(error)
+
+    with (
+        raw_server.served(lambda: answer) as server,
+        bounded(server, tmp_path) as api,
+        ThreadPoolExecutor(AT_A_TIME) as pool,
+    ):
+        (found,) = set(pool.map(lambda _: outcome(api), range(AT_A_TIME)))
+
+    assert found == "kept" or "found " in found
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_large_object_in_a_list_costs_only_itself(tmp_path: Path, shape: bytes) -> None:
+    answer = listed(small("a"), large("b", shape), small("c"))
+    with (
+        raw_server.served(lambda: answer) as server,
+        bounded(server, tmp_path) as api,
+        capture_logs() as logs,
+    ):
+        found = Claims(api).listed({"metadata!": {"name!": str}})
+
+    names = [each["metadata"]["name"] for each in found]
+    passed_over = [each["name"] for each in logs if each["event"] == "object_passed_over"]
+    assert sorted(names + passed_over) == ["a", "b", "c"]
+    assert {"a", "c"} <= {*names}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_large_object_does_not_end_a_watch(tmp_path: Path, shape: bytes) -> None:
+    events = [
+        b'{"type":"ADDED","object":' + each + b"}\n" for each in (large("b", shape), small("c"))
+    ]
+    answers = iter([listed(small("a")), [head("Transfer-Encoding: chunked"), *map(chunk, events)]])
+    seen: list[Any] = []
+    with raw_server.served(lambda: next(answers, [])) as server, bounded(server, tmp_path) as api:
+        watch = WorkerPods(api, node_name="n").watch(
+            marks.WORKER_POD, seen.extend, lambda _kind, pod: seen.append(pod)
+        )
+        with running(watch.run, stop=watch.stop):
+            assert eventually(lambda: "c" in {each["metadata"]["name"] for each in seen})
+
+
+def test_what_is_kept_of_an_object_is_bounded_too(tmp_path: Path) -> None:
+    containers = b",".join(b'{"name":"c","resources":{"limits":{}}}' for _ in range(4_000))
+    answer = alone(metadata("a") + b',"spec":{"containers":[' + containers + b"]}}")
+    with (
+        raw_server.served(lambda: answer) as server,
+        bounded(server, tmp_path) as api,
+        pytest.raises(UnreadableError, match=r"pod team-a/a: .*fields that are read, exp"),
+    ):
+        pod_of(api)
+
+
+def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
+    tmp_path: Path,
+) -> None:
+    answer = listed(small("a"), large("b", SHAPES["labels"]))
+    with (
+        raw_server.served(lambda: answer) as server,
+        bounded(server, tmp_path) as api,
+        pytest.raises(UnreadableError, match="claim team-a/b: found more than is read"),
+    ):
+        Claims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("of_metadata", "expected"),
+    [
+        (b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1","x":"y"}', {"gpu-1"}),
+        (b',"labels":' + SHAPES["labels"], None),
+    ],
+    ids=["large spec", "large metadata"],
+)
+def test_cards_of_a_large_worker_are_read_from_its_metadata_or_not_known(
+    tmp_path: Path, of_metadata: bytes, expected: set[str] | None
+) -> None:
+    workers = listed(
+        small("a"), metadata("b", of_metadata) + b',"spec":' + SHAPES["empty objects"] + b"}"
+    )
+    with (
+        raw_server.served(
+            lambda: (
+                alone(metadata("b", of_metadata) + b"}")
+                if server.headers["accept"] == METADATA
+                else workers
+            )
+        ) as server,
+        bounded(server, tmp_path) as api,
+    ):
+        pods = WorkerPods(api, node_name="n")
+        if expected is None:
+            with pytest.raises(RetryableError, match="pods/b: found"):
+                pods.of_node(marks.unfinished_pod, wait_seconds=60)
+            return
+        _, large_one = pods.of_node(marks.unfinished_pod, wait_seconds=60)
+
+    assert {large_one["metadata"]["annotations"]["tensor-fusion.ai/gpu-ids"]} == expected
+    assert large_one["metadata"]["uid"] == "uid-b"
+
+
+def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: Path) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def answer() -> Iterator[bytes]:
+        begun.release()
+        assert may_end.acquire(timeout=30)
+        yield from listed(small("a"))
+
+    def read(api: Api) -> int:
+        kept = {"metadata!": {"name!": str}}
+        return len(Claims(api).of_namespace("team-a", kept, wait_seconds=60))
+
+    with raw_server.served(answer) as server, ThreadPoolExecutor(9) as pool:
+        api = Api(server.kubeconfig(tmp_path))
+        first = pool.submit(read, api)
+        assert begun.acquire(timeout=30)
+        later = [pool.submit(read, api) for _ in range(8)]
+        other = pool.submit(
+            lambda: Claims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
+        )
+        waiting = api._lists
+        assert eventually(lambda: len(waiting._next) == 1)
+        for _ in range(3):
+            may_end.release()
+
+        assert [each.result(30) for each in (first, *later)] == [1] * 9
+        other.result(30)
+
+    asked = [request.split("?")[0].split("/")[-2] for request in server.requests]
+    assert sorted(asked) == ["team-a", "team-a", "team-b"]
+
+
+def test_pages_are_as_long_as_arrive_soon(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def answer() -> list[bytes]:
+        size = int(server.requests[-1].split("limit=")[1].split("&")[0].split(" ")[0])
+        sizes.append(size)
+        items = b",".join([large("a", b'"' + b"x" * 400_000 + b'"')] * size)
+        more = b',"continue":"t"' if len(sizes) < 4 else b""
+        content = b'{"metadata":{"resourceVersion":"5"' + more + b'},"items":[' + items + b"]}"
+        return alone(content)
+
+    with raw_server.served(answer) as server:
+        Claims(Api(server.kubeconfig(tmp_path))).listed({"metadata!": {"name!": str}})
+
+    assert sizes == [25, 10, 10, 10]
+
+
+def test_a_claim_is_kept_with_all_that_prepare_reads(tmp_path: Path) -> None:
+    stored = stored_claim("a", allocation_result("gpu-a", tflops="10", vram="1Gi"), uid="uid-a")
+    stored["metadata"]["annotations"] = {
+        "tensor-fusion.ai/vram-limit": "4Gi",
+        "resource.kubernetes.io/pod-claim-name": "gpu",
+    }
+    stored["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    stored["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClaim",
+            "requests": ["gpu"],
+            "opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"a": [1]}},
+        },
+        {"source": "FromClass", "opaque": {"driver": "other.example", "parameters": {}}},
+    ]
+    ref = ClaimRef(namespace=stored["metadata"]["namespace"], name="a", uid="uid-a")
+    content = alone(json.dumps(stored).encode())
+    with raw_server.served(lambda: content) as server:
+        kept = Claims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
+
+    assert claims.allocated(ref, kept) == claims.allocated(ref, stored)
+
+
+def test_a_pod_is_kept_with_what_tells_its_containers_apart(tmp_path: Path) -> None:
+    spec = {
+        "shareProcessNamespace": True,
+        "initContainers": [{"name": "side", "restartPolicy": "Always"}],
+        "containers": [{"name": "main"}],
+    }
+    pod = {"metadata": {"name": "a", "namespace": "team-a", "uid": "uid-a"}, "spec": spec}
+    content = alone(json.dumps(pod).encode())
+    with raw_server.served(lambda: content) as server:
+        kept = pod_of(Api(server.kubeconfig(tmp_path)))
+
+    assert kept == pod
