@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -269,33 +270,45 @@ def test_claim_waits_for_the_mps_daemon_at_each_call_and_is_unprepared_without_i
         assert mps.spec_of(claim) is None
 
 
-class OutsideTheStore(HamiCore):
-    """An enforcer that finds out whether its caller holds the store meanwhile."""
+@dataclass(kw_only=True)
+class Interrupted(TensorFusion):
+    """An enforcer that calls a function each time it applies or releases limits."""
+
+    name = "interrupted"
+    meanwhile: Callable[[str], None]
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        self.release(claim, records)
+        self.meanwhile(f"apply {claim.ref.name}")
 
     def release(self, claim: PreparedClaim, records: Records) -> None:
-        with ThreadPoolExecutor(1) as another:
-            recorded = another.submit(records).result(PATIENCE_SECONDS)
-        CALLS.append([each.ref.name for each in recorded])
+        self.meanwhile(f"release {claim.ref.name}")
 
 
-CALLS: list[list[str]] = []
+def test_other_claims_are_prepared_while_an_enforcer_applies_or_releases(setup: Setup) -> None:
+    others = setup.preparer
+    borrower, second = put(setup, "a", vram="20Gi"), put(setup, "b", vram="30Gi")
+    setup.annotate(borrower, vram_limit="60Gi")
+    calls: list[tuple[str, object]] = []
 
+    with ThreadPoolExecutor(1) as thread:
 
-def test_store_is_free_while_an_enforcer_applies_or_releases(setup: Setup) -> None:
-    CALLS.clear()
-    enforcer = OutsideTheStore(library="/libvgpu.so.1")
-    setup.enforcers["hami-core"] = enforcer
-    setup.use(enforcer=enforcer)
-    ref = put_claim(setup, "a", share_result())
+        def prepare_another(what: str) -> None:
+            ref = put(setup, f"other-{len(calls)}", GPU_1)
+            # The store lets nobody wait for long, so with its lock held this is an error.
+            found = thread.submit(call, others.prepare, ref).result(PATIENCE_SECONDS)
+            calls.append((what, found))
 
-    setup.prepared(ref)
-    setup.prepared(ref)
-    setup.unprepare(ref)
+        enforcer = Interrupted(meanwhile=prepare_another)
+        setup.enforcers[enforcer.name] = enforcer
+        setup.use(enforcer=enforcer)
+        setup.prepared(borrower)
+        setup.prepared(second)  # takes back what was lent, so the borrower's limit changes
+        setup.unprepare(second)
+        setup.unprepare(borrower)
 
-    assert CALLS == [["a"]] * 3
+    assert [found for _, found in calls if not isinstance(found, PreparedClaim)] == []
+    expected = ["apply a", "apply a", "apply b", "release b", "apply a", "release a"]
+    assert [what for what, _ in calls] == expected
 
 
 def test_enforcer_is_asked_again_after_a_while() -> None:
