@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tensorfusion_dra.app.simulate import plugin_process
 from tests.guard import processes
 from tests.guard import sitecustomize as path_guard
-from tests.support import forks
+from tests.support import forks, logs
 from tests.support.tally import EFFORT, Tally, examples
 
 _TALLY = pytest.StashKey[Tally]()
@@ -44,6 +44,7 @@ class _Report:
 _REPORT = _Report()
 _END_TO_END = Path(__file__).parent / "e2e"
 plugin_process.spawn = forks.spawn
+logs.install()
 # A shell ignores SIGINT for the commands that its scripts start in the background, and every child
 # inherits that. Tests interrupt processes, so their children get the default again.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

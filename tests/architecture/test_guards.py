@@ -1,15 +1,20 @@
-"""The guards over what tests use: paths that only some machines have, and processes."""
+"""What all tests rely on: guards over paths and processes, and logs that are captured."""
 
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
+import structlog
 
 from tests.guard import processes
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
+from tests.support.logs import capture_logs
 from tests.support.waiting import PATIENCE_SECONDS
 
 OUTSIDE = "/var/lib/kubelet"
@@ -85,3 +90,25 @@ def test_python_process_without_the_guard_is_refused(report: Path) -> None:
         subprocess.run([sys.executable, "-c", "pass"], env={"PATH": "/usr/bin"}, check=True)
 
     assert "without" in report.read_text()
+
+
+def test_thread_that_logs_as_a_capture_begins_or_ends_is_not_disturbed() -> None:
+    log, processors = structlog.get_logger(), structlog.get_config()["processors"]
+    is_logging, may_go_on = Event(), Event()
+
+    def slow(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+        is_logging.set()
+        assert may_go_on.wait(PATIENCE_SECONDS)
+        return event
+
+    processors.insert(1, slow)
+    with ThreadPoolExecutor(1) as thread:
+        earlier = thread.submit(log.info, "earlier", gpu="a")
+        assert is_logging.wait(PATIENCE_SECONDS)
+        with capture_logs() as logs:
+            log.info("during", gpu="b")
+            may_go_on.set()
+            earlier.result(PATIENCE_SECONDS)
+    processors.remove(slow)
+
+    assert logs == [{"event": "during", "gpu": "b", "log_level": "info"}]

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
@@ -13,6 +12,7 @@ from tensorfusion_dra.cluster.objects import Events, Nodes
 from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.core.claims.claim import PodRef
 from tests.support.builders.prepared_claims import POD
+from tests.support.logs import capture_logs
 from tests.support.threads import running
 from tests.support.waiting import eventually
 

@@ -13,7 +13,6 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
@@ -33,6 +32,7 @@ from tensorfusion_dra.core.errors import (
 from tensorfusion_dra.core.observed import ApiServerView
 from tests.support import objects, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
+from tests.support.logs import capture_logs
 from tests.support.raw_server import HANG_UP, RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.virtual_time import VirtualClock, VirtualTime

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
@@ -23,6 +22,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE
 from tests.support.builders.slices import new_slice
+from tests.support.logs import capture_logs
 from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import eventually

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles, HostSizes
+from tests.support.logs import capture_logs
 
 NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia0")
 

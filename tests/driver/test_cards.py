@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -38,6 +37,7 @@ from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
+from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.prepared_node import (
     GPU_0,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -18,6 +17,7 @@ from tensorfusion_dra.state import folders
 from tests.support.builders.devices import NODE
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.enforced_node import EnforcedNode
+from tests.support.logs import capture_logs
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import (
@@ -19,6 +18,7 @@ from tensorfusion_dra.core.claims.operation import (
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.driver.operations import MAX_KEPT, Operations
 from tests.support.builders.claims import claim_ref
+from tests.support.logs import capture_logs
 from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS

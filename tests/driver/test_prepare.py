@@ -13,7 +13,6 @@ from threading import Event
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer
@@ -24,6 +23,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.faults import invariants
 from tests.support.builders.devices import NODE
+from tests.support.logs import capture_logs
 from tests.support.ports import ClaimsInMemory, FixedDiscovery
 from tests.support.prepared_node import (
     GPU_0,

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import consumable
@@ -37,6 +36,7 @@ from tensorfusion_dra.driver.providers import (
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
+from tests.support.logs import capture_logs
 from tests.support.ports import FixedDiscovery
 from tests.support.third_party import registered
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually

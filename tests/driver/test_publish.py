@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import gpupool
@@ -31,6 +30,7 @@ from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
+from tests.support.logs import capture_logs
 from tests.support.ports import (
     EventsInMemory,
     FixedDiscovery,

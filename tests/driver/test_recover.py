@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Needs
@@ -21,6 +20,7 @@ from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
+from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,
@@ -278,7 +278,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
         for claim in transaction.claims():
             transaction.put(replace(claim, boot_id="boot-0"))
 
-    with reconciling(after), capture_logs() as logs:
+    with capture_logs() as logs, reconciling(after):
         assert eventually(lambda: len(reported_reasons(after)) > 0)
 
     assert {name for name, _ in reported_reasons(after)} == {"two"}
@@ -342,7 +342,7 @@ def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(
     assert cards is not None
     after.use(catalog=DeviceCatalog(after.discovery, NODE))
 
-    with reconciling(after, seconds=60), capture_logs() as logs:
+    with capture_logs() as logs, reconciling(after, seconds=60):
         assert eventually(lambda: "claim_refresh_failed" in [line["event"] for line in logs])
         assert after.spec_of(prepared_ref) is None
         after.use_cards(*cards.gpus)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tests.support.logs import capture_logs
 from tests.support.ports import OneNode
 from tests.support.prepared_node import GPU_1, Setup, put_claim, share_result
 

@@ -8,7 +8,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
@@ -23,6 +22,7 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
+from tests.support.logs import capture_logs
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 

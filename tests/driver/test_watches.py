@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -41,6 +40,7 @@ from tests.support.builders.prepared_claims import (
     prepared_share,
     simulated_share,
 )
+from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
 
 CLAIM: Final = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="tensor-fusion")

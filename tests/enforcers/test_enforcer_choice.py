@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
 from tensorfusion_dra.core.claims import enforcer as enforcers
@@ -25,6 +24,7 @@ from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
+from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,

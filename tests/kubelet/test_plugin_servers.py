@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import plugin_servers, sockets
 from tensorfusion_dra.runtime.calls import MAX_READING, MAX_WAITING_FOR_A_CLAIM
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import PluginClient
+from tests.support.logs import capture_logs
 from tests.support.prepared_node import put_claim, share_result
 from tests.support.threads import running
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
@@ -172,9 +172,9 @@ def test_kubelet_that_missed_the_socket_gets_a_new_one(
 ) -> None:
     path = kept.paths.registration
     before = path.stat().st_ino
-    monkeypatch.setattr(plugin_servers, "_SILENCE_SECONDS", 0.2)
 
     with capture_logs() as logs:
+        monkeypatch.setattr(plugin_servers, "_SILENCE_SECONDS", 0.2)
         assert eventually(lambda: path.is_socket() and path.stat().st_ino != before)
     assert "kubelet_awaited" in [line["event"] for line in logs]
 

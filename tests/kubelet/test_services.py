@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -19,6 +18,7 @@ from tensorfusion_dra.state.claim_store import LOCK
 from tensorfusion_dra.state.file_lock import FileLock
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
+from tests.support.logs import capture_logs
 from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result, simulated_inventory
 from tests.support.stores import file_of, set_format
 from tests.support.waiting import eventually

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.runtime import http_server
 from tensorfusion_dra.runtime.http_server import PageServer, Request, Respond, Response
+from tests.support.logs import capture_logs
 from tests.support.waiting import PATIENCE_SECONDS
 
 HOST = "127.0.0.1"

@@ -12,11 +12,11 @@ from threading import Event
 from typing import Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.runtime import stop_signals
 from tensorfusion_dra.runtime.supervisor import Supervisor
+from tests.support.logs import capture_logs
 from tests.support.waiting import PATIENCE_SECONDS
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page, Probe
@@ -19,6 +18,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.support.logs import capture_logs
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -24,6 +23,7 @@ from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lin
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
+from tests.support.logs import capture_logs
 
 ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
 READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pynvml
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import Refusal
 from tests.discovery.nvml.nvml_machine import Machine, answers, card
+from tests.support.logs import capture_logs
 
 COMPUTE: Final = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
 GRAPHICS: Final = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3

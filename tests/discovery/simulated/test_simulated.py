@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent
@@ -19,6 +18,7 @@ from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, simulated_share
+from tests.support.logs import capture_logs
 from tests.support.threads import running
 from tests.support.waiting import eventually
 
