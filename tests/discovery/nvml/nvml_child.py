@@ -1,7 +1,8 @@
 """A process with NVML discovery: reads steps as JSON from stdin, prints the result of each.
 
 ``["read"]``, ``["processes"]`` and ``["raw"]`` call the discovery, and
-``["limits", method, *arguments]`` the memory limits.
+``["limits", method, *arguments]`` the memory limits. ``["returned", uuid]`` waits for the limits'
+last call for a card, and ``["later", seconds]`` moves their clock on.
 ``["read again"]`` repeats until a reading succeeds. ``["write", path, text]`` writes a file,
 ``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link.
 ``["threads"]`` lists NVML's threads. ``["events", uuid]`` waits for a card's events in the
@@ -18,10 +19,12 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.nvml import memory_limits
 from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
 from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
 from tests.support.waiting import eventually
@@ -37,6 +40,8 @@ def step(discovery: NvmlDiscovery, limits: CgroupLimits, name: str, *details: An
         },
         "raw": lambda: dataclasses.asdict(discovery.raw()),
         "limits": lambda method, *arguments: getattr(limits, method)(*arguments),
+        "returned": lambda uuid: eventually(lambda: limits._threads[uuid].submit(int) is not None),
+        "later": later,
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
         "link": lambda path, target: Path(path).symlink_to(target),
@@ -59,6 +64,11 @@ def opened(discovery: NvmlDiscovery) -> bool:
     return eventually(
         lambda: discovery.events._is_open and file.exists() and bool(file.read_text())
     )
+
+
+def later(seconds: float) -> None:
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + seconds)
+    vars(memory_limits)["time"] = clock
 
 
 def replace(path: str, text: str) -> None:

@@ -39,8 +39,9 @@ class Node(Machine):
         (self.cgroups / "cgroup.controllers").touch()
 
     def act(self, first: str, *steps: list[Any]) -> list[Any]:
-        """Call methods of the limits in a process, or write files; return results and errors."""
-        every = (step if step[0] == "write" else ["limits", *step] for step in steps)
+        """Call methods of the limits, or take other steps, in a process; return what they do."""
+        others = {"write", "returned", "later"}
+        every = (step if step[0] in others else ["limits", *step] for step in steps)
         return [
             f"{found['error']}: {found['text']}"
             if isinstance(found, dict) and "error" in found
@@ -303,16 +304,21 @@ def test_card_alone_that_speaks_of_a_replaced_driver_does_not_end_the_process(no
     assert ended.startswith("FatalError: ")
 
 
-def test_card_that_hangs_costs_the_others_two_seconds_once(node: Node) -> None:
+def test_card_that_hangs_costs_the_others_two_seconds_and_is_asked_again_after_30(
+    node: Node,
+) -> None:
     go = f"{node.folder}/go"
     getting = ["get", POD, [uuid(0), uuid(1)]]
 
-    hung, other, got, _, again = node.act(
+    hung, other, got, _, returned, again, _, late = node.act(
         machine(limiting(get_limits=f"~{go} 0"), limiting(1)),
         ["set", POD, {uuid(0): GIB}, {}],
         ["set", POD, {uuid(1): GIB}, {}],
         getting,
         ["write", go, ""],
+        ["returned", uuid(0)],
+        getting,
+        ["later", 30],
         getting,
     )
 
@@ -320,7 +326,8 @@ def test_card_that_hangs_costs_the_others_two_seconds_once(node: Node) -> None:
     assert hung.startswith(f"RetryableError: {text}")
     assert (other, got[uuid(1)]) == ([uuid(1)], [GIB, 0])
     assert got[uuid(0)].startswith(text)
-    assert again == got  # it would answer now, but is not asked yet
+    assert (returned, again) == (True, got)  # it would answer now, but is not asked yet
+    assert late[uuid(0)].endswith(": found no memory limit, expected one")
 
 
 def test_nvml_is_not_opened_while_the_driver_is_being_replaced(node: Node) -> None:
