@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dra_simulator import allocation_results
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission import claim_admission, class_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -21,6 +21,7 @@ from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import Capacity, Policy, SchedulingError, with_rules
+from tests.support.builders.classes import share_class
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
 from tests.support.objects import (
@@ -714,6 +715,24 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
 
     cards = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"][:count]
     assert outcome([filled], CARDS, release=release) == [cards]
+
+
+@pytest.mark.parametrize(
+    ("known", "release", "requests"),
+    [(35, 35, 3), (36, 36, 1), (37, 37, 1), (None, 35, 3), (None, 37, 3)],
+)
+def test_claim_for_cards_of_a_class_gets_each_once_with_as_few_requests_as_its_release_needs(
+    known: int | None, release: int, requests: int
+) -> None:
+    of_class = class_admission.of_class(share_class(CLASS, requests=SMALL))
+    splits = not class_admission.keeps_cards_apart(known)
+    asked = claim(exactly(count=3))
+    filled = class_admission.filled(asked, {CLASS: of_class}, ["gpu"], splits=splits)
+    (constraint,) = filled["spec"]["devices"]["constraints"]
+    constraint |= OTHER_CARD
+
+    assert len(filled["spec"]["devices"]["requests"]) == requests
+    assert outcome([filled], CARDS, release=release) == [["gpu-a", "gpu-b", "gpu-c"]]
 
 
 OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}

@@ -173,8 +173,8 @@ def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None
 
 def _keeps_cards_apart(api: Api, wait_seconds: float) -> bool:
     """Return True if the scheduler of this release gives each card of a request only once."""
-    minor = ClusterLists(api, wait_seconds=wait_seconds).minor_version
-    return minor is not None and minor >= class_admission.APART_SINCE_MINOR
+    cluster = ClusterLists(api, wait_seconds=wait_seconds)
+    return class_admission.keeps_cards_apart(cluster.minor_version)
 
 
 def _nothing() -> None:

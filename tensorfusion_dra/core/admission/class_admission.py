@@ -41,6 +41,15 @@ APART_SINCE_MINOR: Final = 36
 (kubernetes/kubernetes#140438)."""
 
 
+def keeps_cards_apart(minor: int | None) -> bool:
+    """Return True if the scheduler gives each card of a request only once.
+
+    Args:
+        minor: The cluster's minor version; None if it is unknown.
+    """
+    return minor is not None and minor >= APART_SINCE_MINOR
+
+
 def of_class(device_class: Item) -> ShareParameters | None:
     """Return the parameters of a DeviceClass for this driver; None if it has none.
 

@@ -57,6 +57,7 @@ def filled(document: Json, found: dict[str, ShareParameters], *, splits: bool = 
         ({"tflops": "1", "vram": "1Gi"}, QUARTER, {"tflops": "1", "vram": "1Gi"}),
         ({}, VIRTUAL, VIRTUAL),
         ({"vram": "1Gi"}, VIRTUAL, {"vram": "1Gi", "virtual_tflops": "25"}),
+        ({"virtual_vram": "1Gi"}, QUARTER, {"virtual_vram": "1Gi", "tflops": "25"}),
         ({"rack.example/power": "1"}, QUARTER, {"rack.example/power": "1", **QUARTER}),
     ],
 )
