@@ -516,11 +516,16 @@ def test_prepared_claim_a_published_card_and_a_monitor_are_not_refused(beside: B
     before = beside.put("before")
     beside.prepared(before)
     beside.catalog.set_other_slices([SLICE])
-    beside.prepared(beside.put("published"))
+    published = beside.put("published")
+    beside.prepared(published)
     beside.answer = BY_PLUGIN
+    monitor = put_claim(beside, "monitor", {**share_result(GPU_0), "adminAccess": True})
+    refs = (before, published, monitor)
 
-    beside.prepared(before)
-    beside.prepared(put_claim(beside, "monitor", {**share_result(GPU_0), "adminAccess": True}))
+    answered = [beside.prepared(ref) for ref in refs]
+
+    assert [beside.record(ref) for ref in refs] == answered
+    assert all(beside.spec_of(ref)["devices"] for ref in refs)
 
 
 # Events and claim statuses when a card becomes unhealthy or recovers

@@ -323,6 +323,15 @@ def test_call_whose_time_is_over_reads_nothing(tmp_path: Path) -> None:
     assert written.limits == [60]
 
 
-def test_what_waits_for_a_process_is_not_done_at_once() -> None:
-    """It follows at the next check, so that no other claim waits for it."""
-    Nvidia(root="/nowhere").apply(versioned("nvidia", 60), unread, AT_ONCE)
+def test_what_waits_for_a_process_is_done_at_the_next_check_and_not_at_once(
+    tmp_path: Path,
+) -> None:
+    """No other claim waits for it."""
+    written, claim = Written(), versioned("nvidia", 60)
+    enforcer = nvidia(tmp_path, written)(tuple)
+
+    enforcer.apply(claim, unread, AT_ONCE)
+    assert (written.limits, [*tmp_path.iterdir()]) == ([], [])
+
+    apply(enforcer, claim, lambda: [claim], PATIENCE_SECONDS)
+    assert written.limits == [60]
