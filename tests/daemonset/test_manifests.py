@@ -3,6 +3,7 @@
 hack/webhook-cert prints the webhook's manifest with a certificate that an API server accepts.
 """
 
+import argparse
 import base64
 import copy
 import functools
@@ -22,6 +23,8 @@ import yaml
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.webhook import command
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, yaml_text
 from tests.support.helm import ROOT, Document, RefusedValuesError
@@ -127,6 +130,30 @@ def test_values_change_these_parts_of_a_release(case: Any) -> None:
     for whole in case.get("equal", ()):
         found = helm.one(rendered, whole["kind"], whole["name"])
         assert functools.reduce(dict.__getitem__, whole["at"].split("."), found) == whole["value"]
+
+
+@pytest.mark.parametrize(
+    ("webhook", "settings", "expected"),
+    [
+        ({}, {}, {}),
+        ({"defaultEnabled": True}, {}, {"default_enabled": True}),
+        ({"clientCA": "api-server-ca"}, {}, {"client_ca_file": "/client-ca/ca.crt"}),
+        ({}, {"enforcer": "hami-core"}, {"enforcer": "hami-core"}),
+        ({}, {"enforcer": "hami-core,mps"}, {}),
+    ],
+)
+def test_webhook_has_its_default_settings_unless_these_values_change_them(
+    webhook: Mapping[str, Any], settings: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    rendered = helm.render({"webhook": {"enabled": True, **webhook}, "settings": settings})
+    template = helm.one(rendered, "Deployment")["spec"]["template"]
+    verb, *flags = template["spec"]["containers"][0]["args"]
+    parser = argparse.ArgumentParser()
+    command.add_flags(parser)
+    found = setting_sources.values(WebhookSettings, parser.parse_args(flags), {})
+
+    assert verb == "webhook"
+    assert WebhookSettings(**found) == WebhookSettings(**expected)
 
 
 @pytest.mark.parametrize("chosen", [[], ["kai"], ["hami", "kserve"]])
