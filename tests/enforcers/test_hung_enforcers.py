@@ -307,8 +307,8 @@ def test_other_claims_are_prepared_while_an_enforcer_applies_or_releases(setup: 
         setup.unprepare(borrower)
 
     assert [found for _, found in calls if not isinstance(found, PreparedClaim)] == []
-    lent = ["apply a", "apply a", "apply b", "release b", "apply a", "release a"]
-    assert [what for what, _ in calls] == lent
+    expected = ["apply a", "apply a", "apply b", "release b", "apply a", "release a"]
+    assert [what for what, _ in calls] == expected
 
 
 def test_enforcer_is_asked_again_after_a_while() -> None:

@@ -17,7 +17,7 @@ def install() -> None:
 
 def _offer(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     for capture in _captures[-1:]:
-        capture(logger, method, event)  # keeps the event and drops it
+        capture(logger, method, event)  # raises DropEvent, so nothing is printed
     return event
 
 
