@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.doctor import container_runtime, objects
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.webhook import command
@@ -410,7 +410,7 @@ def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Pa
         item["metadata"]["namespace"] = "default"
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump_all(hooks))
-    pod = helm.one(hooks, "Pod")
+    pod = helm.one(hooks, "Pod", container_runtime.TEST_POD)
     (container,) = pod["spec"]["containers"]
     # helm reads the log, and only then removes the pod of an earlier test.
     assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"

@@ -30,7 +30,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
-_TEST_POD: Final = "tensorfusion-dra-test"
+TEST_POD: Final = "tensorfusion-dra-test"
 """Name of the pod of `helm test` (daemonset/chart/templates/test.yaml)."""
 
 
@@ -84,7 +84,7 @@ def _tests(context: Context) -> Mapping[str, int]:
     namespaces = {context.own_namespace}
     if not context.in_pod:
         namespaces = {each["metadata"]["namespace"] for each in installed(context)}
-    paths = (f"/api/v1/namespaces/{each}/pods/{_TEST_POD}" for each in namespaces)
+    paths = (f"/api/v1/namespaces/{each}/pods/{TEST_POD}" for each in namespaces)
     return {
         pod["spec"]["nodeName"]: ended["exitCode"]
         for path in paths
