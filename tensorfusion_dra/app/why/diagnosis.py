@@ -498,14 +498,17 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
             remedy="run this with that right",
         )
+    waits, remedy = "", f"create the template {name} in the pod's namespace"
+    if name == names.CLAIM_TEMPLATE:
+        namespace, label = pod["metadata"].get("namespace"), names.LABEL_TEMPLATE_WANTED
+        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+        if (observed.labels_of(pod) or {}).get(label) == "true":
+            waits = f"; the namespace's label {label} takes effect at the next `helm upgrade`"
     return problem(
         f"ResourceClaimTemplate {name}",
-        "not found, so the pod's claim is not created",
+        f"not found, so the pod's claim is not created{waits}",
         expected="a template of this name in the pod's namespace",
-        remedy=f"kubectl apply -n {pod['metadata'].get('namespace')} -f "
-        "daemonset/claim-template.yaml"
-        if name == names.CLAIM_TEMPLATE
-        else f"create the template {name} in the pod's namespace",
+        remedy=remedy,
     )
 
 

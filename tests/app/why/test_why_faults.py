@@ -134,6 +134,23 @@ def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys
     assert f"{of_template} created: exceeded quota: team. {fits}" in refused["answer"]
 
 
+@pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/claim-template": "true"}])
+def test_missing_claim_template_of_a_namespace_that_waits_for_an_upgrade(
+    cluster: Cluster, capsys: Capture, labels: dict[str, str]
+) -> None:
+    namespace = cluster.client.get(NAMESPACES, "default")
+    cluster.client.patch(NAMESPACES, namespace, {"metadata": {"labels": labels}})
+    entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
+    cluster.add_pod("a", metadata={"annotations": ANNOTATED}, resourceClaims=[entry])
+
+    _, found = cluster.why(capsys, "a")
+
+    label = "the namespace's label tensor-fusion.ai/claim-template"
+    waits = f"{label} takes effect at the next `helm upgrade`"
+    assert (waits in found["answer"]) == bool(labels)
+    assert found["helps"][0] == "kubectl apply -n default -f daemonset/claim-template.yaml"
+
+
 def event(name: str, *, of: Json, **fields: object) -> Json:
     """An Event about a pod."""
     metadata = {key: of["metadata"][key] for key in ("name", "namespace", "uid")}
