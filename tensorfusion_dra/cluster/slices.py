@@ -21,6 +21,8 @@ from typing import Any, Final
 from tensorfusion_dra.cluster.api import RESOURCE_VERSION, Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.pod_request import Card
 from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError, StatusError
@@ -204,8 +206,9 @@ class PublishedSlices:
 
     def __init__(self, server: Api) -> None:
         self._api = server
-        self._reading = Lock()  # guards both below
+        self._reading = Lock()  # guards all below
         self._found: Sequence[Mapping[str, Any]] = ()
+        self._cards: Mapping[Card, str] = {}
         self._read_at = -math.inf
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
@@ -213,6 +216,17 @@ class PublishedSlices:
 
         They are kept because many pods may come at once, and a large cluster has thousands.
         """
+        with self._fresh(wait_seconds):
+            return self._found
+
+    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
+        """Return the kinds of cards in the same slices, which are counted once for all callers."""
+        with self._fresh(wait_seconds):
+            return self._cards
+
+    @contextmanager
+    def _fresh(self, wait_seconds: float) -> Iterator[None]:
+        """Read the slices if they were last read too long ago, and hold the lock."""
         if not self._reading.acquire(timeout=wait_seconds):
             raise RetryableError(f"ResourceSlices: being read for more than {wait_seconds:.0f} s")
         try:
@@ -226,7 +240,8 @@ class PublishedSlices:
                     query={"fieldSelector": f"spec.driver={names.DRIVER}"},
                     wait_seconds=wait_seconds,
                 ).items
+                self._cards = pod_request.kinds_of_cards(self._found)
                 self._read_at = began
-            return self._found
+            yield
         finally:
             self._reading.release()

@@ -10,6 +10,8 @@ CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
 LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
 """On claims that the webhook completes, with the value true (user guide, section 6.3.1)."""
+LABEL_TEMPLATE_WANTED: Final = "tensor-fusion.ai/claim-template"
+"""On namespaces, with the value true: the chart's next upgrade makes the claim template there."""
 POD_CLAIM: Final = "tensor-fusion-gpu-claim"
 """Name of the entry in a pod's spec.resourceClaims: Tensor Fusion's DRAClaimDefineName."""
 

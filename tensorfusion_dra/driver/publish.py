@@ -51,6 +51,7 @@ too, at intervals that grow to a minute, and an Event on the Node names the scri
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Condition, Event, Lock
@@ -59,6 +60,8 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import prepared
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.device import NO_SCHEDULE, Device, Enforcement, Node, Reading
@@ -138,6 +141,7 @@ class DeviceCatalog:
         taint_effect: str = NO_SCHEDULE,
         enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
         allocations: Callable[[], Allocations] = Allocations,
+        records: Callable[[], Iterable[PreparedClaim]] = tuple,
         events: CardEvents | None = None,
         poll_seconds: float = math.inf,
         wakeup: Wakeup | None = None,
@@ -153,6 +157,8 @@ class DeviceCatalog:
         enforcement: Returns what keeps limits on the node now.
         allocations: Asks the kubelet what else gives away and holds devices; raises
             RetryableError. Then its last answer stays in use.
+        records: Returns the prepared claims of the node; raises RetryableError. Then its last
+            answer stays in use.
         events: Source of the NVIDIA driver's events; None to poll only.
         poll_seconds: Time between two readings if nothing wakes the loop.
         wakeup: Wakes the loop; others wake it too.
@@ -163,6 +169,7 @@ class DeviceCatalog:
         self._taint_effect = taint_effect
         self._enforcement = enforcement
         self._allocations_now = allocations
+        self._records = records
         self._host = host
         self._events = events
         self._poll_seconds = poll_seconds
@@ -178,6 +185,7 @@ class DeviceCatalog:
         self._building = Lock()
         self._host_resources = HostResources()
         self._host_size_errors: tuple[str, ...] = ()
+        self._shared: Mapping[str, bool] = {}  # see build_devices()
         self._awaited = ""  # why the node is not known; "" if nobody has said so
         self._node = node
         self._tracker = tracker or CardHealthTracker()
@@ -324,11 +332,14 @@ class DeviceCatalog:
             return
         reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
         self._users = self._other_users(cards.inventory.gpus)
+        with suppress(RetryableError):
+            self._shared = prepared.kinds_by_card(self._records())
         built = devices.build_devices(
             reading,
             node,
             self._enforcement(node),
             users=self._users,
+            shared=self._shared,
             unhealthy=cards.unhealthy,
             unhealthy_effect=self._taint_effect,
         )

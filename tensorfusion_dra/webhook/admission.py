@@ -23,7 +23,7 @@ from tensorfusion_dra.core.admission import (
 )
 from tensorfusion_dra.core.admission.at_present import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pod_request import Card, PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -53,6 +53,14 @@ class SliceReader(Protocol):
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
+        """Return the kinds of cards in these slices, as of pod_request.kinds_of_cards().
+
+        Raises:
+            RetryableError: As of published().
         """
         ...
 
@@ -172,7 +180,8 @@ class AdmissionRules:
         on_warnings: Called with the warnings of a pod whose claim is created, or of a controller
             whose pod gets no claim, as an Event refers to it. It does not wait.
         default_enabled: True if a pod with amounts uses DRA where nothing decides it.
-        virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
+        virtual: True if claims name virtual amounts as long as neither a published card nor a
+            GPUPool shows which ones to name.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
     """
@@ -433,17 +442,21 @@ class AdmissionRules:
             raise InputError(found.unknown)
         virtual = self.virtual
         if found.document is not None:
-            # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
             virtual = gpupool.parse(found.document).oversubscription is not None
         several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+        with_kinds = several
+        if any(each.amounts() for choices in several for each in choices):
+            cards = self.slices.cards(wait_seconds=wait_seconds)
+            with_kinds = [
+                pod_request.by_kind(each, cards, pool=found.name, virtual=virtual)
+                for each in several
+            ]
         if wanted.of_containers:
             filled = claim_admission.filled_by_container(
-                asked.document, several, pool=found.name, virtual=virtual
+                asked.document, with_kinds, pool=found.name
             )
         else:
-            filled = claim_admission.filled(
-                asked.document, several[0], pool=found.name, virtual=virtual
-            )
+            filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)
         warnings = self._warnings(pod, several, found, namespace=asked.namespace)
         self._tell(asked, ref.as_reference(), warnings)
         return Verdict(changed=filled)
@@ -487,14 +500,17 @@ class AdmissionRules:
             RetryableError: The slices are not known at present.
         """
         several = wanted.of_containers or (wanted,)
-        slices: Sequence[Item] = ()
+        cards: Collection[Card] = ()
         if any(each.has_percentages for each in several):
-            slices = self.slices.published(wait_seconds=wait_seconds)
-            for expression in filter(None, (wanted.expression, wanted.selector)):
+            if expressions := list(filter(None, (wanted.expression, wanted.selector))):
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                slices = cel_evaluation.selected(slices, dialect.translate(expression))
-        cards = set(pod_request.cards(slices))  # those of a node that are alike are one
+                slices = self.slices.published(wait_seconds=wait_seconds)
+                for expression in expressions:
+                    slices = cel_evaluation.selected(slices, dialect.translate(expression))
+                cards = pod_request.kinds_of_cards(slices)
+            else:
+                cards = self.slices.cards(wait_seconds=wait_seconds)
         return [pod_request.alternatives(each, cards, pool=pool) for each in several]
 
 

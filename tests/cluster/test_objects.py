@@ -238,6 +238,25 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(api: Api) -> None:
     assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
 
 
+def test_cards_of_many_nodes_are_counted_once_for_each_kind(server: ApiServer, api: Api) -> None:
+    slices = PublishedSlices(api)
+    for number in range(3):
+        name = f"node-{number}"
+        Slices(api, node_name=name).create(
+            {
+                **new_slice(),
+                "metadata": {"name": name},
+                "spec": {**new_slice()["spec"], "nodeName": name},
+            }
+        )
+
+    (card,) = slices.cards(wait_seconds=PATIENCE_SECONDS)
+
+    assert (card.model, card.node, card.is_virtual) == ("A100", "", False)
+    assert len(slices.published(wait_seconds=PATIENCE_SECONDS)) == 3
+    assert server.requests.count("list", "resourceslices") == 1
+
+
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
     metadata = {"name": "a", "uid": "1", "resourceVersion": "1"}
     own: Json = {**new_slice(), "metadata": metadata}

@@ -12,7 +12,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, yaml_text
 from tests.support.helm import ROOT, Document, RefusedValuesError
+from tests.support.helm_cluster import discovery, plural, root
 from tests.support.installation import NO_GPUS, WEBHOOK
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -461,36 +462,6 @@ def cluster(*objects: str, nodes: tuple[Mapping[str, str], ...] = ()) -> dict[st
     return answers
 
 
-def discovery(kinds: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:
-    """Return an API server's answers on its kinds: API, kind, and whether it is namespaced."""
-    resources: dict[str, list[Document]] = {}
-    for api, kind, namespaced in kinds:
-        resources.setdefault(api, []).append(
-            {"name": plural(kind), "kind": kind, "namespaced": namespaced, "verbs": ["get", "list"]}
-        )
-    groups = [
-        {"name": api.partition("/")[0], "versions": [{"groupVersion": api, "version": "v1"}]}
-        for api in resources
-        if "/" in api
-    ]
-    return {
-        "GET /version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
-        "GET /api": {"kind": "APIVersions", "versions": ["v1"]},
-        "GET /apis": {"kind": "APIGroupList", "groups": groups},
-    } | {
-        f"GET {root(api)}": {"kind": "APIResourceList", "groupVersion": api, "resources": found}
-        for api, found in resources.items()
-    }
-
-
-def root(api: str) -> str:
-    return f"/{'apis' if '/' in api else 'api'}/{api}"
-
-
-def plural(kind: str) -> str:
-    return f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
-
-
 def notes(answers: Mapping[str, Any], values: Mapping[str, Any], folder: Path) -> str:
     """Return the notes of a release in a cluster."""
     kinds = {(api, kind, False) for kind, api in LOOKED_UP.items()}
@@ -499,7 +470,8 @@ def notes(answers: Mapping[str, Any], values: Mapping[str, Any], folder: Path) -
         (item["apiVersion"], item["kind"], "namespace" in item["metadata"])
         for item in helm.render(values)
     }
-    with canned_api.served({**discovery(sorted(kinds)), **answers}) as api:
+    found = {f"GET {path}": each for path, each in discovery(sorted(kinds)).items()}
+    with canned_api.served({**found, **answers}) as api:
         return helm.notes(values, kubeconfig=api.kubeconfig(folder / "kubeconfig"))
 
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from dra_simulator import allocation_results
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.device import Node as NodeFacts
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -33,10 +36,14 @@ from tensorfusion_dra.driver.providers import ProviderKind, Providers
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.runtime.loops import Wakeup
+from tensorfusion_dra.scheduling import allocation
+from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.devices import NODE
+from tests.support.builders.documents import class_document
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
+from tests.support.builders.stored_claims import stored_claim
 from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.prepared_node import (
@@ -310,6 +317,70 @@ def test_disk_expands_memory_by_its_last_known_size(
     assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
 
 
+OVERSUBSCRIBING = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=150))
+
+
+def scheduled(setup: Setup, name: str, **amounts: str) -> ClaimRef:
+    """Store a claim that got what the node's slices and the other claims leave.
+
+    Raises:
+        NoFitError: They leave too little.
+    """
+    catalog = setup.catalog.current()
+    assert catalog is not None
+    plan = slices.plan(slices.wanted(catalog.listed, catalog.node, node_uid="uid"), [])
+    claim = stored_claim(name)
+    request = {"deviceClassName": "tensor-fusion.ai", "capacity": {"requests": amounts}}
+    claim["spec"]["devices"]["requests"] = [{"name": "gpu", "exactly": request}]
+    del claim["status"]
+    cluster = allocation.cluster(
+        slices=plan.create,
+        classes=[class_document()],
+        claims=[*setup.claims.stored.values(), claim],
+    )
+    node = {"metadata": {"name": NODE.name}}
+    (found,) = allocation_results.allocate([claim], cluster, node)
+    return put_claim(setup, name, *found["devices"]["results"])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "prefix"),
+    [(NODE, OVERSUBSCRIBING, ""), (OVERSUBSCRIBING, NODE, "virtual_")],
+    ids=["on", "off"],
+)
+def test_card_keeps_its_kind_of_amounts_until_its_last_share_ends(
+    setup: Setup, before: NodeFacts, now: NodeFacts, prefix: str
+) -> None:
+    """The scheduler adds up each capacity by itself, so it would take the card for empty."""
+
+    def use(node: NodeFacts) -> None:
+        catalog = DeviceCatalog(setup.discovery, node, records=setup.store.claims)
+        catalog.refresh()
+        setup.use(catalog=catalog)
+
+    def kinds() -> list[bool]:
+        setup.catalog.refresh()
+        catalog = setup.catalog.current()
+        assert catalog is not None
+        return ["virtual_vram" in device.capacity for device in catalog.devices]
+
+    use(before)
+    first = scheduled(setup, "first", **{f"{prefix}tflops": "100", f"{prefix}vram": "16Gi"})
+    setup.prepared(first)
+
+    use(now)
+    assert kinds() == [before is OVERSUBSCRIBING, now is OVERSUBSCRIBING]
+    rest = {f"{prefix}tflops": "212", f"{prefix}vram": "64Gi"}
+    others = [scheduled(setup, "whole"), scheduled(setup, "rest", **rest)]
+    with pytest.raises(NoFitError):
+        scheduled(setup, "whole again")
+    for ref in others:
+        setup.prepared(ref)
+    setup.unprepare(first, *others)
+
+    assert kinds() == [now is OVERSUBSCRIBING] * 2
+
+
 def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again(fresh: Node) -> None:
     with fresh.running():
         fresh.catalog.on_event(xid(79))
@@ -504,8 +575,8 @@ def test_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
     device = {"name": "eth-0", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "a"}}}
     network = {"spec": {"driver": "net.example.com", "pool": {"name": "p"}, "devices": [device]}}
     asked = [beside.asked]
-    for name, slices in (("alone", [network]), ("beside", [network, SLICE])):
-        beside.catalog.set_other_slices(slices)
+    for name, others in (("alone", [network]), ("beside", [network, SLICE])):
+        beside.catalog.set_other_slices(others)
         beside.prepared(beside.put(name))
         asked.append(beside.asked)
 

@@ -723,7 +723,7 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
     made = template_claim()
     made["metadata"]["name"] = "train"
     made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS
-    filled = claim_admission.filled(made, [wanted], pool="", virtual=False)
+    filled = claim_admission.filled(made, [wanted], pool="")
     for request in filled["spec"]["devices"]["requests"]:
         del request["exactly"]["selectors"]  # the cards of this test lack the driver's attributes
     (constraint,) = filled["spec"]["devices"]["constraints"]

@@ -8,6 +8,8 @@ from typing import Any
 
 from dra_simulator.api import patches
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.pod_request import Card
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -150,3 +152,7 @@ class SlicesInMemory(Source):
         self.reads += 1
         self.check(wait_seconds=wait_seconds)
         return self.slices
+
+    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
+        self.check(wait_seconds=wait_seconds)
+        return pod_request.kinds_of_cards(self.slices)

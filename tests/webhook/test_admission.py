@@ -720,22 +720,104 @@ def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
         assert cluster.admission.claim(review_of(document, operation=operation)) is PASSED
 
 
+OVERSUBSCRIBES = gpupool_document("a", capacityConfig={"oversubscription": {}})
+IN_A, IN_A_VIRTUAL = (slice_of_models(A100, pool="a", virtual=each) for each in (False, True))
+IN_B = slice_of_models(A100, pool="b")
+T4_IN_A = slice_of_models(T4, pool="a", node="node-02")
+
+
 @pytest.mark.parametrize(
-    ("pools", "virtual", "expected"),
+    ("pools", "slices", "virtual", "expected"),
     [
-        ([], False, "vram"),
-        ([], True, "virtual_vram"),
-        ([gpupool_document("a")], True, "vram"),
-        ([gpupool_document("a", capacityConfig={"oversubscription": {}})], False, "virtual_vram"),
+        # The slices decide, whatever the setting and the pool say.
+        ([], [IN_A_VIRTUAL], False, "virtual_vram"),
+        ([], [IN_A], True, "vram"),
+        ([gpupool_document("a")], [IN_A_VIRTUAL], False, "virtual_vram"),
+        ([OVERSUBSCRIBES], [IN_A], False, "vram"),
+        # Of the cards that the pod can get.
+        ([], [IN_A_VIRTUAL, IN_B], False, "virtual_vram"),
+        ([], [IN_A_VIRTUAL, T4_IN_A], False, "virtual_vram"),
+        # Without any, the pool's word, or the setting's.
+        ([], [IN_B], False, "vram"),
+        ([], [IN_B], True, "virtual_vram"),
+        ([gpupool_document("a")], [], True, "vram"),
+        ([OVERSUBSCRIBES], [], False, "virtual_vram"),
     ],
 )
-def test_claim_requests_virtual_amounts_if_the_pool_divides_them(
-    pools: list[Json], *, virtual: bool, expected: str
+def test_claim_requests_the_amounts_that_the_cards_in_its_reach_share(
+    pools: list[Json], slices: list[Json], *, virtual: bool, expected: str
 ) -> None:
-    verdict = Cluster(*pools, virtual=virtual).claim(gpupool="a", **AMOUNTS)
+    cluster = Cluster(*pools, slices=slices, virtual=virtual)
+
+    verdict = cluster.claim(gpupool="a", gpu_model="A100", **AMOUNTS)
 
     assert requests(verdict)[expected] == "16Gi"
     assert len(requests(verdict)) == 2
+
+
+BOTH_KINDS = (
+    slice_of_models(A100, T4, node="old"),
+    slice_of_models(A100, node="new", virtual=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("asks", "alternatives"),
+    [
+        ({}, [("", "virtual_"), ("", "")]),
+        ({"gpu_count": "2"}, [("", "virtual_"), ("", "")]),
+        ({"gpu_model": "T4"}, [("T4", "")]),
+        ({"gpu_model": "A100,T4"}, [("A100", "virtual_"), ("A100", ""), ("T4", "")]),
+        ({"dra_cel_expression": "true"}, [("", "virtual_"), ("", "")]),
+        ({"dedicated_gpu": "true"}, [("", None)]),
+    ],
+)
+def test_claim_has_an_alternative_for_each_kind_of_amounts_in_its_reach(
+    asks: dict[str, str], alternatives: list[tuple[str, str | None]]
+) -> None:
+    devices = claimed(Cluster(slices=BOTH_KINDS).claim(**AMOUNTS, **asks))
+
+    for request in devices["requests"]:
+        found = request.get("firstAvailable") or [request["exactly"]]
+        assert [each.get("capacity", {}).get("requests") for each in found] == [
+            None if prefix is None else {f"{prefix}tflops": "100", f"{prefix}vram": "16Gi"}
+            for _, prefix in alternatives
+        ]
+        for each, (model, prefix) in zip(found, alternatives, strict=True):
+            selectors = str(each["selectors"])
+            assert model in selectors
+            # A card with virtual amounts would be taken as a whole.
+            is_apart = prefix == "" and (model, "virtual_") in alternatives
+            assert ("!has(" in selectors) is is_apart
+    matched = [each for each in devices.get("constraints", ()) if "matchAttribute" in each]
+    assert not matched, "two kinds of amounts are no reason for one model"
+
+
+def test_each_container_has_an_alternative_for_each_kind_of_amounts() -> None:
+    cluster = Cluster(slices=BOTH_KINDS)
+
+    filled = cluster.claim_of(cluster.admit(pod_of_containers(BY_CONTAINER)))
+
+    for request in claimed(filled)["requests"]:
+        assert [[*each["capacity"]["requests"]] for each in request["firstAvailable"]] == [
+            ["virtual_tflops", "virtual_vram"],
+            ["tflops", "vram"],
+        ]
+
+
+def test_claim_without_room_for_each_kind_of_amounts_is_refused_with_nodes_of_both() -> None:
+    models = [f"M{number}" for number in range(5)]
+    devices = [(model, "10") for model in models]
+    both = (slice_of_models(*devices), slice_of_models(*devices, node="new", virtual=True))
+
+    verdict = Cluster(slices=both).claim(gpu_model=",".join(models), **AMOUNTS)
+
+    (error,) = errors(verdict)
+    assert error.startswith(
+        "pod team-a/train: found 10 alternatives: for each of M0, M1, M2, M3, M4 one of the nodes "
+        "that oversubscribe, such as new, and one of the others, such as node-01; expected at most "
+        "8"
+    )
 
 
 def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() -> None:
@@ -979,14 +1061,13 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
 
 
-def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
+def test_claim_of_an_admitted_pod_keeps_the_amounts_of_its_review() -> None:
     cluster = Cluster(slices=[slice_of_models(A100)])
     admitted = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
     cluster.slices.slices = [slice_of_models(A100, T4)]
 
     assert cluster.admit(changed(admitted)).changed == admitted.changed
     assert requests(cluster.claim_of(admitted)) == {"tflops": "78"}
-    assert cluster.slices.reads == 1
 
 
 BY_CONTAINER = {

@@ -262,6 +262,37 @@ def published(slices: Sequence[Slice], *, node_name: str = "") -> Iterator[Findi
                 f"{len(slices)} on {len(found_on)} nodes, with {count} devices",
             )
         ]
+    yield from _kept(slices)
+
+
+def _kept(slices: Sequence[Slice]) -> Iterator[Finding]:
+    """Yield the cards whose running shares keep the node from sharing them as its pool says."""
+    nodes: dict[bool, list[str]] = {False: [], True: []}
+    every = [(item, each) for item in slices for each in item["spec"].get("devices") or []]
+    for item, device in every:
+        attributes = as_map(device.get("attributes"))
+        oversubscribes = any(
+            attributes.get(whole) != attributes.get(virtual)
+            for whole, virtual in (
+                (names.ATTR_NODE_TOTAL_TFLOPS, names.ATTR_NODE_VIRTUAL_TFLOPS),
+                (names.ATTR_NODE_TOTAL_VRAM, names.ATTR_NODE_VIRTUAL_VRAM),
+            )
+        )
+        is_virtual = names.CAPACITY_VIRTUAL_VRAM in as_map(device.get("capacity"))
+        if is_virtual != oversubscribes:
+            nodes[is_virtual].append(str(item["spec"].get("nodeName")))
+    for is_virtual, found in nodes.items():
+        prefix, verb = ("virtual_", "do not oversubscribe") if is_virtual else ("", "oversubscribe")
+        if found:
+            yield note(
+                "devices of this driver",
+                f"{len(found)} of {len(every)} are still shared by {prefix}tflops and "
+                f"{prefix}vram, although their nodes {verb}: on "
+                f"{printable.first(list(dict.fromkeys(found)))}",
+                expected="no shares from before the change: a card keeps the amounts that its "
+                "running shares have, and changes half a minute after the last one ended",
+                remedy="end these pods, for example by kubectl drain, or wait",
+            )
 
 
 def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:

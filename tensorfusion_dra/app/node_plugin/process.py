@@ -159,6 +159,7 @@ class NodePlugin:
             taint_effect=node_parts.taint_effect(settings),
             enforcement=node_enforcer.of_devices,
             allocations=node_parts.allocations(settings),
+            records=claims_of,
             events=self._card_events,
             poll_seconds=settings.poll_seconds,
             wakeup=reading_due,

@@ -59,9 +59,7 @@ class FilePods:
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
         """Start the webhook and create everything but the pods; return flags for the plugin."""
-        virtual = "true" if self._options.is_virtual else "false"
-        flags = ("--virtual-capacity", virtual)
-        self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
+        self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig)
         cluster.watch_process("webhook", self._webhook.process)
         cluster.until("readiness of the webhook", self._webhook.is_ready)
         for configuration in self._webhook.configurations(self._classes):

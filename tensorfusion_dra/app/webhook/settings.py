@@ -44,7 +44,7 @@ class WebhookSettings:
     )
     virtual_capacity: bool = setting(
         False,
-        "Request virtual capacities in clusters without GPUPools.",
+        "Request virtual capacities as long as neither published GPUs nor a GPUPool decide it.",
     )
     default_enabled: bool = setting(
         False,

@@ -16,6 +16,7 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission, dialects, findings, pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
+from tensorfusion_dra.core.admission.pod_request import Card
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -527,14 +528,17 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
             remedy=answers.BIND_ROLE,
         )
+    waits, remedy = "", f"create the template {name} in the pod's namespace"
+    if name == names.CLAIM_TEMPLATE:
+        namespace, label = pod["metadata"].get("namespace"), names.LABEL_TEMPLATE_WANTED
+        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+        if (observed.labels_of(pod) or {}).get(label) == "true":
+            waits = f"; the namespace's label {label} takes effect at the next `helm upgrade`"
     return problem(
         f"ResourceClaimTemplate {name}",
-        "not found, so the pod's claim is not created",
+        f"not found, so the pod's claim is not created{waits}",
         expected="a template of this name in the pod's namespace",
-        remedy=f"kubectl apply -n {pod['metadata'].get('namespace')} -f "
-        "daemonset/claim-template.yaml"
-        if name == names.CLAIM_TEMPLATE
-        else f"create the template {name} in the pod's namespace",
+        remedy=remedy,
     )
 
 
@@ -550,6 +554,9 @@ class _Listed:
     def published(self, **_: float) -> Sequence[Document]:
         return self.listed
 
+    def cards(self, **_: float) -> Mapping[Card, str]:
+        return pod_request.kinds_of_cards(self.listed)
+
     def find(self, pod: PodRef, **_: float) -> Document:
         """Return the only pod, the one in question."""
         return self.listed[0]
@@ -558,8 +565,8 @@ class _Listed:
 def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
     """Return the webhook's verdict on the pod, or on a claim that was just created for it.
 
-    Its settings are not known here. A claim requests virtual amounts if the published devices have
-    them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
+    Its settings are not known here. Isolation `hard` is allowed: the node refuses it if its
+    enforcer has none.
     """
     admission = AdmissionRules(
         pools=_Listed(observed.pools),
@@ -568,11 +575,7 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
         slices=_Listed(observed.own_slices),
         classes=_Listed(observed.classes),
         scheduler="default-scheduler",
-        virtual=any(
-            names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
-            for each in observed.own_slices
-            for device in each["spec"].get("devices") or ()
-        ),
+        virtual=False,
         enforces_hard=True,
     )
     if claim is None:

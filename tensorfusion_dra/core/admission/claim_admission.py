@@ -39,6 +39,8 @@ Json = dict[str, Any]
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
+PHYSICAL: Final = f"!has(device.capacity[{quoted(names.DRIVER)}].{VIRTUAL_OF[names.CAPACITY_VRAM]})"
+"""Devices that are shared by their physical amounts."""
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
 """Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
 core/claims/index_limits.py explains."""
@@ -64,20 +66,18 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
 
 
-def filled(
-    claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool: str, virtual: bool
-) -> Json:
+def filled(claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool: str) -> Json:
     """Return the claim with the cards, selector, amounts and limits that its pod requests.
 
-    A claim that is already filled is returned unchanged. Several models become alternatives of each
-    request, of which the scheduler takes the first that it can, and one model for all cards:
+    A claim that is already filled is returned unchanged. Several models and kinds of amounts become
+    alternatives of each request, of which the scheduler takes the first that it can. All cards are
+    of one model if several are named:
 
         firstAvailable: [{name: choice-1, ... H100}, {name: choice-2, ... A100}]
 
     Args:
-        alternatives: The request of the claim's pod, once for each of its models.
+        alternatives: The request of the claim's pod, for each of its models and kinds of amounts.
         pool: The GPUPool for the generated selector; "" for any.
-        virtual: True if the pool's cards are divided by their virtual amounts.
 
     Raises:
         InputError: The claim has no request that can be filled, or no room for a request per card.
@@ -85,12 +85,12 @@ def filled(
     result = copy.deepcopy(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     request = _to_fill(devices)
-    _fill(request, alternatives, pool=pool, virtual=virtual)
+    _fill(request, alternatives, pool=pool)
     wanted = alternatives[0]
     if wanted.count > 1:
         assert isinstance(devices, dict)
         cards = keep_apart(devices, request, wanted.count)
-        if len(alternatives) > 1:
+        if len({each.models for each in alternatives}) > 1:
             devices["constraints"].append(
                 {"requests": cards, "matchAttribute": f"{names.DRIVER}/{names.ATTR_MODEL}"}
             )
@@ -102,15 +102,14 @@ def filled_by_container(
     of_containers: Sequence[Sequence[PodRequest]],
     *,
     pool: str,
-    virtual: bool,
 ) -> Json:
     """Return the claim with a request for each container, named after it.
 
     Limits of its own are in the claim's configuration, where each request can have others.
 
     Args:
-        of_containers: The request of each container, once for each of its models.
-        pool, virtual: As of filled().
+        of_containers: The request of each container, with its alternatives.
+        pool: As of filled().
 
     Raises:
         InputError: The claim has no request that can be filled, or a name is taken.
@@ -127,7 +126,7 @@ def filled_by_container(
         if any(name_of(other) == name for other in every if other is not template):
             raise InputError(f"found another request {name!r}, expected the name to be unused")
         request = {**copy.deepcopy(template), "name": name}
-        _fill(request, each, pool=pool, virtual=virtual)
+        _fill(request, each, pool=pool)
         if not are_equal:
             for _, exactly in resource_claims.alternatives(request):
                 exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
@@ -163,10 +162,10 @@ def _to_fill(devices: Mapping[str, Any]) -> Json:
     return (ours or exact)[0]
 
 
-def _fill(request: Json, alternatives: Sequence[PodRequest], *, pool: str, virtual: bool) -> None:
+def _fill(request: Json, alternatives: Sequence[PodRequest], *, pool: str) -> None:
     """Replace the content of a template's request by that of each alternative."""
     template = request.pop("exactly")
-    each = [_exactly(template, one, pool=pool, virtual=virtual) for one in alternatives]
+    each = [_exactly(template, one, pool=pool) for one in alternatives]
     if len(each) == 1:
         request["exactly"] = each[0]
     else:
@@ -219,7 +218,7 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
     return cards
 
 
-def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
+def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
     exactly = {**copy.deepcopy(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
@@ -237,8 +236,10 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) ->
         exactly["selectors"] = _selectors(exactly["selectors"], own)
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)
+    if wanted.keeps_to_kind and not wanted.is_virtual:
+        exactly["selectors"] = _selectors(exactly["selectors"], PHYSICAL)
     amounts = {
-        VIRTUAL_OF[name] if virtual else name: str(amount)
+        VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
         for name, amount in wanted.amounts().items()
     }
     if amounts:

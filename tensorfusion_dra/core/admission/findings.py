@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import dialects, pod_admission
+from tensorfusion_dra.core.admission import claim_admission, dialects, pod_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
@@ -161,7 +161,10 @@ def untranslated(pod: Item, dialect: Dialect, labels: Item | None, *, is_spoken:
 
 
 def outdated(stored: Item, current: Item) -> Iterator[Finding]:
-    """Yield the finding about a claim that was filled from other annotations than the pod has now.
+    """Yield the finding about a claim that the webhook would fill in another way now.
+
+    Its pod's annotations were edited since. Or its cards are shared by other amounts than it names,
+    as a node started or stopped oversubscribing.
 
     Args:
         stored: The claim.
@@ -169,22 +172,49 @@ def outdated(stored: Item, current: Item) -> Iterator[Finding]:
     """
     current_values = _filled_in(current)
     differing = [name for name, had in _filled_in(stored).items() if had != current_values[name]]
+    named, shared = _amounts_named(stored), _amounts_named(current)
     if differing:
-        yield warning(
-            f"ResourceClaim {stored['metadata']['name']}",
-            "was made before the pod's annotations were edited, and has the earlier "
-            f"{differing[0]}",
-            expected="what the annotations request now",
-            remedy="delete the pod and create it again: its claim does not change",
+        found = "was made before the pod's annotations were edited, and has the earlier "
+        found, expected = found + differing[0], "what the annotations request now"
+    elif named and named.isdisjoint(shared):
+        expected = ", ".join(sorted(shared))
+        found = (
+            f"requests {', '.join(sorted(named))}, and the cards that it can get are shared by "
+            f"{expected}: it takes the whole of what it does not name, or gets no card"
         )
+    else:
+        return
+    yield warning(
+        f"ResourceClaim {stored['metadata']['name']}",
+        found,
+        expected=expected,
+        remedy="delete the pod and create it again: its claim does not change",
+    )
+
+
+def _amounts_named(claim: Item) -> set[str]:
+    asked = resource_claims.requests(claim)
+    return {name for each in asked for name in as_map(as_map(each.get("capacity")).get("requests"))}
 
 
 def _filled_in(claim: Item) -> dict[str, object]:
-    """Return what the webhook fills in, by the word for it."""
-    asked, annotations = resource_claims.requests(claim), review.annotations_of(claim)
+    """Return what the webhook fills in of the pod's annotations, by the word for it.
+
+    It is the same for both kinds of amounts.
+    """
+    annotations, asked = review.annotations_of(claim), []
+    for each in resource_claims.requests(claim):
+        amounts = as_map(as_map(each.get("capacity")).get("requests"))
+        selectors = [
+            cel
+            for cel in (as_map(as_map(one).get("cel")) for one in as_list(each.get("selectors")))
+            if cel.get("expression") != claim_admission.PHYSICAL
+        ]
+        one = (selectors, {name.removeprefix("virtual_"): text for name, text in amounts.items()})
+        asked += [one] if one not in asked else []
     return {
-        "number of GPUs": len(asked),
-        "selector": [each.get("selectors") for each in asked],
-        "amounts": [each.get("capacity") for each in asked],
+        "number of GPUs": len(resource_claims.main_requests(claim)),
+        "selector": [selectors for selectors, _ in asked],
+        "amounts": [amounts for _, amounts in asked],
         "limits": {name: annotations.get(name) for name in names.SHARE_ANNOTATIONS},
     }

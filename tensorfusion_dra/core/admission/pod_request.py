@@ -27,12 +27,14 @@ class Card(NamedTuple):
     Attributes:
         vram, tflops: What it has.
         most_vram, most_tflops: What its shares divide, which is more in a pool that oversubscribes.
+        is_virtual: True if its shares divide the virtual amounts.
     """
 
     vram: Quantity
     tflops: Quantity
     most_vram: Quantity
     most_tflops: Quantity
+    is_virtual: bool
     model: str
     product: str
     pool: str
@@ -246,6 +248,9 @@ class PodRequest:
         of_containers: The request of each container with a share of its own. Its first container is
             the one that the request is named after; the others share with it. Empty if all
             containers share.
+        is_virtual: True for virtual amounts.
+        keeps_to_kind: True if cards with the other kind of amounts are in reach, too, so that its
+            selector has to leave them out.
         errors: What is wrong with the annotations.
     """
 
@@ -266,6 +271,8 @@ class PodRequest:
     share: ShareParameters = _NO_PARAMETERS
     must_be_enforced: bool = False
     of_containers: tuple["PodRequest", ...] = ()
+    is_virtual: bool = False
+    keeps_to_kind: bool = False
     errors: tuple[FieldError, ...] = ()
 
     @property
@@ -454,6 +461,46 @@ def alternatives(
     return tuple(found)
 
 
+def by_kind(
+    choices: Sequence[PodRequest], published: Mapping[Card, str], *, pool: str, virtual: bool
+) -> tuple[PodRequest, ...]:
+    """Return each alternative once for each kind of amounts that cards in its reach share.
+
+    A card is shared by its physical or by its virtual amounts. A node that starts or stops
+    oversubscribing changes a card when its last share ends, so a pool may have both for days. A
+    request that named the wrong kind would get nothing, or a whole card.
+
+    Args:
+        choices: The pod's request, in amounts, for each of its models.
+        published: As of kinds_of_cards().
+        pool: The GPUPool that the pod's devices come from; "" for any.
+        virtual: The kind as long as no card is in reach.
+
+    Raises:
+        InputError: These are more alternatives than a request may have.
+    """
+    found, nodes = [], {}
+    for choice in choices:
+        kinds = {
+            card.is_virtual: node
+            for card, node in published.items()
+            if choice.expression or (card.is_in(pool) and all(map(card.is_of, choice.models)))
+        } or {virtual: ""}
+        nodes |= kinds
+        found += [
+            replace(choice, is_virtual=kind, keeps_to_kind=len(kinds) > 1)
+            for kind in sorted(kinds, reverse=True)
+        ]
+    if len(found) > max(_MAX_MODELS, len(choices)):
+        models = ", ".join(each.models[0] for each in choices)
+        raise InputError(
+            f"found {len(found)} alternatives: for each of {models} one of the nodes that "
+            f"oversubscribe, such as {nodes[True]}, and one of the others, such as {nodes[False]}; "
+            f"expected at most {_MAX_MODELS}"
+        )
+    return tuple(found)
+
+
 def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards.
 
@@ -524,11 +571,20 @@ def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
                 tflops=tflops,
                 most_vram=most_vram,
                 most_tflops=most_tflops,
+                is_virtual=VIRTUAL_OF[names.CAPACITY_VRAM] in capacity,
                 model=_text(attributes, names.ATTR_MODEL),
                 product=_text(attributes, names.ATTR_PRODUCT_NAME),
                 pool=_text(attributes, names.ATTR_POOL_NAME),
                 node=str(item["spec"].get("nodeName", "")),
             )
+
+
+def kinds_of_cards(slices: Iterable[Mapping[str, Any]]) -> Mapping[Card, str]:
+    """Return the published cards without their nodes, each with the name of one that has it.
+
+    These are few, however many nodes there are.
+    """
+    return {card._replace(node=""): card.node for card in cards(slices)}
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:

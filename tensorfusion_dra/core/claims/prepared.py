@@ -216,6 +216,18 @@ def by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
     }
 
 
+def kinds_by_card(claims: Iterable["PreparedClaim"]) -> Mapping[str, bool]:
+    """Return by GPU UUID whether the shares of a card consume virtual amounts.
+
+    One that does is enough: where both kinds are, the node counts physical amounts as virtual ones.
+    """
+    found: dict[str, bool] = {}
+    for share in (each for claim in claims for each in claim.shares if each.consumed):
+        is_virtual = capacity.is_virtual(share.consumed)
+        found[share.gpu_uuid] = found.get(share.gpu_uuid, False) or is_virtual
+    return found
+
+
 Attributes = Mapping[str, Any]
 """A device's attributes as its ResourceSlice lists them: ``{"model": {"string": "A100"}}``."""
 

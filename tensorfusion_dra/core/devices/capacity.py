@@ -9,9 +9,12 @@ to the whole. The physical capacities default to 0. Example: an A100 with `tflop
 `tflops`. A claim for `tflops: 100` consumes all 468 `virtual_tflops`, so it gets the card
 exclusively.
 
-A pool may start or stop oversubscribing while claims exist. Then counted_amount() compares a
-claim's amounts with today's capacities: physical amounts count as virtual ones, or virtual as
-physical.
+A pool may start or stop oversubscribing while claims exist. The scheduler adds up each capacity by
+itself, so a card that changed at once would look empty to it. Therefore a card keeps the kind of
+amounts that its shares have until the last one ends; after its pool stopped oversubscribing, the
+virtual amounts are what the card has. A claim that was allocated before a change may still be
+prepared after it. Then counted_amount() compares its amounts with today's capacities: physical
+amounts count as virtual ones, or virtual as physical.
 """
 
 from collections.abc import Iterable, Mapping
@@ -196,6 +199,11 @@ def rounded_up(name: str, amount: Quantity, *, unit_bytes: int = 1) -> Quantity:
     """
     unit = unit_bytes * NANO if name in _MEMORY else NANO // 1000
     return Quantity(-(-amount.nano // unit) * unit, amount.family)
+
+
+def is_virtual(consumed: Mapping[str, Quantity]) -> bool:
+    """Return True if a share consumes virtual amounts."""
+    return not VIRTUAL.isdisjoint(consumed)
 
 
 def consumed_amount(consumed: Mapping[str, Quantity], physical: str) -> Quantity:

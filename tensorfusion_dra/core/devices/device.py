@@ -171,6 +171,7 @@ def build_devices(
     enforcement: Enforcement = Enforcement(),
     *,
     users: Mapping[str, OtherUser] = MappingProxyType({}),
+    shared: Mapping[str, bool] = MappingProxyType({}),
     unhealthy: Mapping[str, Unhealthy] = MappingProxyType({}),
     unhealthy_effect: str = NO_SCHEDULE,
 ) -> tuple[Device, ...]:
@@ -181,15 +182,17 @@ def build_devices(
         node: Their node.
         enforcement: What keeps limits on the node.
         users: Device plugins and other DRA drivers that give cards away, by GPU UUID.
+        shared: Whether the shares of a card consume virtual amounts, by GPU UUID; absent cards have
+            no shares.
         unhealthy: Unhealthy cards, by device name.
         unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
     """
     inventory, ratios = reading.inventory, node.oversubscription
-    virtual = capacity.virtual_totals(inventory.gpus, ratios, reading.host) if ratios else {}
+    virtual = capacity.virtual_totals(inventory.gpus, ratios or capacity.NO_MORE, reading.host)
     tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
     vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
-    virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
-    virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
+    virtual_tflops = sum(total.tflops.nano for total in virtual.values())
+    virtual_vram = sum(total.vram_bytes for total in virtual.values())
     of_node: Mapping[str, AttributeValue] = {
         names.ATTR_POOL_NAME: shortened(node.gpupool),
         names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
@@ -209,7 +212,7 @@ def build_devices(
         build_device(
             gpu,
             of_node,
-            virtual.get(gpu.uuid),
+            virtual[gpu.uuid] if shared.get(gpu.uuid, ratios is not None) else None,
             enforcement=enforcement,
             user=users.get(gpu.uuid),
             unhealthy=unhealthy.get(device_name(gpu.uuid)),
@@ -236,7 +239,7 @@ def build_device(
 
     Args:
         of_node: The attributes that all cards of the node have in common.
-        virtual: The card's virtual totals; None if its pool does not oversubscribe.
+        virtual: The card's virtual totals; None if it is shared by its physical amounts.
         enforcement: What keeps limits on the node.
         user: The device plugin or other DRA driver that gives the card away; None if none does.
         unhealthy: None for a healthy card.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from tensorfusion_dra.app.doctor import kubernetes, objects
 from tensorfusion_dra.app.doctor.checks import CheckFunction, Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.watch import QUOTAS
-from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices import capacity, slices
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.names import LABEL_QUOTA, QUOTA_ENFORCED
 from tests.app.doctor.here import context
@@ -337,6 +338,16 @@ def stored(count: int = 1) -> list[Any]:
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 
+def switched(*, on: bool) -> list[Any]:
+    """A slice of two cards whose node started or stopped oversubscribing, the first one in use."""
+    ratios = replace(capacity.NO_MORE, tflops_percent=150)
+    node = replace(NODE, oversubscription=ratios if on else None)
+    cards = gpus(2)
+    found = [each.as_api() for each in devices(*cards, node=node, shared={cards[0].uuid: not on})]
+    plan = slices.plan(slices.wanted(found, node, node_uid="uid"), ())
+    return [copy.deepcopy(dict(item)) for item in plan.create]
+
+
 def exclusive() -> list[Any]:
     """A slice of two devices that cannot be shared."""
     (item,) = stored(2)
@@ -421,6 +432,20 @@ def exclusive() -> list[Any]:
             objects.published_slices,
             {SLICES: {"items": stored(130)[:1]}},
             [(Level.WARNING, "the scheduler ignores an incomplete pool")],
+        ),
+        *(
+            (
+                objects.published_slices,
+                {SLICES: {"items": switched(on=on)}},
+                [OK, (Level.NOTE, f"1 of 2 are still shared by {text}: on node-01")],
+            )
+            for on, text in (
+                (True, "tflops and vram, although their nodes oversubscribe"),
+                (
+                    False,
+                    "virtual_tflops and virtual_vram, although their nodes do not oversubscribe",
+                ),
+            )
         ),
         (
             objects.published_slices,

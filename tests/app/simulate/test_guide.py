@@ -206,6 +206,14 @@ def test_pods_of_workloads_run(tmp_path: Path) -> None:
     assert [each["claim"] != "" for each in report["admissions"]] == [True] * 5
 
 
+def test_a_pod_on_a_node_whose_settings_oversubscribe_gets_virtual_capacity() -> None:
+    report = simulated(EXAMPLES / "annotated.yaml", "--tflops-oversell-ratio", "150")
+
+    (share,) = report["pods"][0]["shares"]
+    assert share["consumed"].items() >= {"virtual_tflops": "100", "virtual_vram": "16Gi"}.items()
+    assert {each["capacity"] for each in report["left"]} == {"virtual_tflops", "virtual_vram"}
+
+
 def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
     wrong = text.replace('"100"', "many").replace("16Gi", "lots")

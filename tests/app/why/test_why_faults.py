@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,12 @@ from dra_simulator.rest import (
 )
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support import helm, image_packages, installation, markdown, objects, pod_login
+from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.pods import pod_annotations
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
 from tests.support.objects import Json
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -132,6 +135,23 @@ def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys
     assert f"{of_template} created: exceeded quota: team. {fits}" in refused["answer"]
 
 
+@pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/claim-template": "true"}])
+def test_missing_claim_template_of_a_namespace_that_waits_for_an_upgrade(
+    cluster: Cluster, capsys: Capture, labels: dict[str, str]
+) -> None:
+    namespace = cluster.client.get(NAMESPACES, "default")
+    cluster.client.patch(NAMESPACES, namespace, {"metadata": {"labels": labels}})
+    entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
+    cluster.add_pod("a", metadata={"annotations": ANNOTATED}, resourceClaims=[entry])
+
+    _, found = cluster.why(capsys, "a")
+
+    label = "the namespace's label tensor-fusion.ai/claim-template"
+    waits = f"{label} takes effect at the next `helm upgrade`"
+    assert (waits in found["answer"]) == bool(labels)
+    assert found["helps"][0] == "kubectl apply -n default -f daemonset/claim-template.yaml"
+
+
 def event(name: str, *, of: Json, **fields: object) -> Json:
     """An Event about a pod."""
     metadata = {key: of["metadata"][key] for key in ("name", "namespace", "uid")}
@@ -181,7 +201,7 @@ def test_claim_that_is_older_than_the_annotations_of_its_pod(
     pod = cluster.add_pod("a", metadata={"annotations": asked}, resourceClaims=[entry])
     made = resource_claims.created(pod, names.POD_CLAIM, template())
     wanted = pod_request.alternatives(pod_request.parse(asked), (), pool="")
-    cluster.client.create(CLAIMS, claim_admission.filled(made, wanted, pool="", virtual=False))
+    cluster.client.create(CLAIMS, claim_admission.filled(made, wanted, pool=""))
     status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
     pod = cluster.client.patch(
         PODS, pod, {"status": {"resourceClaimStatuses": status}}, subresource="status"
@@ -247,6 +267,52 @@ def test_second_claim_that_no_container_names_and_claim_of_another_driver(
 
     assert [each["level"] for each in found["findings"]] == ["warning"]
     assert found["findings"][0]["found"].startswith("none of them names claim lost")
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+@pytest.mark.parametrize("kinds", [{False}, {True}, {True, False}])
+def test_claim_that_names_other_amounts_than_its_cards_are_shared_by(
+    cluster: Cluster, capsys: Capture, kinds: set[bool], *, is_scheduled: bool
+) -> None:
+    (item,) = cluster.client.list(SLICES).items
+    more = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    now = [
+        device.as_api()
+        for device in published_devices(*two_cards(), node=replace(NODE, oversubscription=more))
+    ]
+    cluster.client.replace(SLICES, {**item, "spec": {**item["spec"], "devices": now}})
+    cluster.client.create(TEMPLATES, template())
+    entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
+    pod = cluster.add_pod("a", metadata={"annotations": ANNOTATED}, resourceClaims=[entry])
+    made = resource_claims.created(pod, names.POD_CLAIM, template())
+    (wanted,) = pod_request.alternatives(pod_request.parse(ANNOTATED), (), pool="")
+    several = [
+        replace(wanted, is_virtual=kind, keeps_to_kind=len(kinds) > 1)
+        for kind in sorted(kinds, reverse=True)
+    ]
+    cluster.client.create(CLAIMS, claim_admission.filled(made, several, pool=""))
+    status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
+    cluster.client.patch(
+        PODS, pod, {"status": {"resourceClaimStatuses": status}}, subresource="status"
+    )
+    if is_scheduled:
+        cluster.schedule()
+
+    _, found = cluster.why(capsys, "a")
+
+    assert [each["found"] for each in found["findings"]] == (
+        [
+            "requests tflops, vram, and the cards that it can get are shared by virtual_tflops, "
+            "virtual_vram: it takes the whole of what it does not name, or gets no card"
+        ]
+        if True not in kinds
+        else []
+    )
+    assert found["helps"][:1] == (
+        ["delete the pod and create it again: its claim does not change"]
+        if True not in kinds
+        else []
+    )
 
 
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:

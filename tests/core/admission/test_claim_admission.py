@@ -38,7 +38,8 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
     wanted = pod_request.parse(pod_annotations(**annotations))
     alternatives = pod_request.alternatives(wanted, [], pool=pool)
-    return claim_admission.filled(found, alternatives, pool=pool, virtual=virtual)
+    alternatives = pod_request.by_kind(alternatives, {}, pool=pool, virtual=virtual)
+    return claim_admission.filled(found, alternatives, pool=pool)
 
 
 def exactly(found: Json) -> Json:

@@ -39,13 +39,24 @@ def new_slice(*, generation: int = 1) -> Slice:
     return {**created, "spec": {**created["spec"], "pool": pool}}
 
 
-def slice_of_models(*devices: tuple[str, ...], pool: str = "default") -> dict[str, Any]:
-    """Return a slice of a GPUPool with devices, each given by model, TFLOPS and perhaps memory."""
+def slice_of_models(
+    *devices: tuple[str, ...],
+    pool: str = "default",
+    node: str = "node-01",
+    virtual: bool = False,
+) -> dict[str, Any]:
+    """Return a slice of a GPUPool with devices, each given by model, TFLOPS and perhaps memory.
+
+    Args:
+        virtual: True for a node that oversubscribes: three times the memory.
+    """
+    more = {"virtual_tflops": {"value": "1k"}, "virtual_vram": {"value": "240Gi"}}
     return {
-        "metadata": {"name": f"{pool}-node-01"},
+        "metadata": {"name": f"{pool}-{node}"},
         "spec": {
             "driver": "tensor-fusion.ai.dra-driver",
-            "pool": {"name": f"{pool}/node-01", "resourceSliceCount": 1},
+            "nodeName": node,
+            "pool": {"name": f"{pool}/{node}", "resourceSliceCount": 1},
             "devices": [
                 {
                     "name": f"gpu-{index}",
@@ -57,6 +68,7 @@ def slice_of_models(*devices: tuple[str, ...], pool: str = "default") -> dict[st
                     "capacity": {
                         "tflops": {"value": tflops},
                         "vram": {"value": vram[0] if vram else "80Gi"},
+                        **(more if virtual else {}),
                     },
                 }
                 for index, (model, tflops, *vram) in enumerate(devices)
