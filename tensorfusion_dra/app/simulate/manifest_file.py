@@ -193,10 +193,11 @@ def _pods_of(item: Json) -> list[Json]:
     Raises:
         InputError: They are too many.
     """
-    metadata, spec = as_map(as_map(item).get("metadata")), as_map(as_map(item).get("spec"))
+    metadata: Mapping[str, Any] = as_map(as_map(item).get("metadata"))
+    spec: Mapping[str, Any] = as_map(as_map(item).get("spec"))
     name = metadata.get("name") or str(metadata.get("generateName")).rstrip("-")
     named = {"namespace": NAMESPACE, **metadata, "name": name}
-    pod = metadata and pod_of({**item, "metadata": named})
+    pod = pod_of({**item, "metadata": named}) if metadata else None
     if not pod or item.get("kind") == "Pod":
         return [item]
     spec = as_map(as_map(spec.get("jobTemplate")).get("spec")) or spec

@@ -126,7 +126,7 @@ def mixed(pod: Item) -> Iterator[FieldError]:
         if not name.startswith(names.ANNOTATION_PREFIX)
     }
     plain = {**pod, "metadata": {**metadata, "annotations": others}}
-    matches = dialects.translate(plain, Dialect).matches
+    matches = dialects.translate(plain, list(Dialect)).matches
     if dialect := dialect_of([each.key for each in matches]):
         words = {word.name for word in dialects.WORDS[dialect]} - {names.NVIDIA_GPU}
         yield FieldError(

@@ -479,7 +479,8 @@ def by_kind(
     Raises:
         InputError: These are more alternatives than a request may have.
     """
-    found, nodes = [], {}
+    found: list[PodRequest] = []
+    nodes: dict[bool, str] = {}
     for choice in choices:
         kinds = {
             card.is_virtual: node
@@ -571,7 +572,7 @@ def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
                 tflops=tflops,
                 most_vram=most_vram,
                 most_tflops=most_tflops,
-                is_virtual=VIRTUAL_OF[names.CAPACITY_VRAM] in capacity,
+                is_virtual=VIRTUAL_OF[names.CAPACITY_VRAM] in given,
                 model=_text(attributes, names.ATTR_MODEL),
                 product=_text(attributes, names.ATTR_PRODUCT_NAME),
                 pool=_text(attributes, names.ATTR_POOL_NAME),

@@ -193,7 +193,7 @@ def test_a_controller_learns_that_nothing_enables_dra_for_its_pods(
         submit(webhook, "/mutate-pods", review_body(document))
 
     events = Client(server.url)
-    assert eventually(lambda: events.list(EVENTS).items)
+    assert eventually(lambda: bool(events.list(EVENTS).items))
     (event,) = events.list(EVENTS).items
     assert event["involvedObject"] == {**owner, "namespace": "default"}
     assert "nothing enables DRA for the pod" in event["message"]
