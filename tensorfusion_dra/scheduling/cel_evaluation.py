@@ -9,7 +9,7 @@ which has bounds of its own, below those of the API server.
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -378,10 +378,13 @@ def selector(expression: str) -> Selector:
     return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
 
 
-def selected(slices: Sequence[Mapping[str, Any]], expression: str) -> list[Mapping[str, Any]]:
-    """Return the slices with only those devices that the expression selects.
+def selecting(expression: str, *, count: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return a function that returns a slice with only those devices that the expression selects.
 
     A device on which the expression fails is not selected.
+
+    Args:
+        count: Number of devices in all slices.
 
     Raises:
         InputError: The expression does not compile, perhaps for a function that is not covered, or
@@ -391,21 +394,20 @@ def selected(slices: Sequence[Mapping[str, Any]], expression: str) -> list[Mappi
         program = selector(expression)
     except CelCompileError as error:
         raise InputError(f"{expression}: {error}, expected one without this, or amounts") from error
-    count = sum(len(item["spec"].get("devices") or ()) for item in slices)
     if program.steps * count > _MAX_STEPS:
         raise InputError(
             f"found a selector of {program.steps} steps on each of {count} devices, "
             f"expected at most {_MAX_STEPS // count}, or amounts"
         )
-    found: list[Mapping[str, Any]] = []
-    for item in slices:
-        kept = []
-        parsed = slice_of(item).devices
+
+    def selected(item: Mapping[str, Any]) -> Mapping[str, Any]:
+        kept, parsed = [], slice_of(item).devices
         for document, device in zip(item["spec"].get("devices") or (), parsed, strict=True):
             with suppress(CelRunError):
                 kept += [document] if program.matches(device) else []
-        found.append({**item, "spec": {**item["spec"], "devices": kept}})
-    return found
+        return {**item, "spec": {**item["spec"], "devices": kept}}
+
+    return selected
 
 
 def check_expression(text: str) -> str | None:

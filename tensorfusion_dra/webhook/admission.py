@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
@@ -21,15 +22,14 @@ from tensorfusion_dra.core.admission import (
     pod_request,
     quota,
 )
-from tensorfusion_dra.core.admission.at_present import Cards
+from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.admission.pod_request import Card, PodRequest
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
-from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
@@ -45,22 +45,22 @@ _WARNING_SECONDS: Final = 1.0
 """Longest time to read a pod for a warning alone."""
 
 
-class SliceReader(Protocol):
-    """This driver's ResourceSlices at the API server."""
+class CardReader(Protocol):
+    """The cards that nodes publish in this driver's ResourceSlices."""
 
-    def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return the slices of all nodes as they were a few seconds ago at most.
+    def current(self) -> Cards:
+        """Return the cards of all nodes as they were a moment ago.
 
         Raises:
-            RetryableError: The API server answered with an error, or not within the time.
+            RetryableError: They were not read yet.
         """
         ...
 
-    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
-        """Return the kinds of cards in these slices, as of pod_request.kinds_of_cards().
+    def selected(self, select: Callable[[Item], Item], *, wait_seconds: float) -> Cards:
+        """Return the cards of all slices that are read now, each as the function returns it.
 
         Raises:
-            RetryableError: As of published().
+            RetryableError: The API server answered with an error, or not within the time.
         """
         ...
 
@@ -168,17 +168,18 @@ class AdmissionRules:
         templates: SchedulingConfigTemplates.
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
-        slices: The published slices of this driver.
+        slices: The published cards of this driver.
         classes: DeviceClasses, which may name amounts for claims.
         quotas: GPUResourceQuotas, for the default amounts of pods; None for no defaults.
         has_priority_class: Returns whether there is a PriorityClass of a name, which pods without
             one then get. It may wait for the seconds, and raises RetryableError.
         keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
             once. Its argument is the seconds to wait; it raises RetryableError.
-        cards_lately: Returns the published cards without waiting; None if they are not known.
-        templates_lately: The same for the namespaces that have the claim template.
+        templates_lately: Returns the namespaces that have the claim template without waiting; None
+            if they are not known.
         on_warnings: Called with the warnings of a pod whose claim is created, or of a controller
             whose pod gets no claim, as an Event refers to it. It does not wait.
+        warns_at_present: True to warn of what no card has at present.
         default_enabled: True if a pod with amounts uses DRA where nothing decides it.
         virtual: True if claims name virtual amounts as long as neither a published card nor a
             GPUPool shows which ones to name.
@@ -189,16 +190,16 @@ class AdmissionRules:
     pools: Objects
     templates: Objects
     pods: Pods
-    slices: SliceReader
+    slices: CardReader
     classes: Objects
     scheduler: str
     virtual: bool
     quotas: Objects | None = None
     has_priority_class: Callable[[str, float], bool] = lambda _name, _seconds: False
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
-    cards_lately: Callable[[], Cards | None] = lambda: None
     templates_lately: Callable[[], Collection[str] | None] = lambda: None
     on_warnings: Callable[[Mapping[str, str], Sequence[str]], None] = lambda _about, _warnings: None
+    warns_at_present: bool = False
     default_enabled: bool = False
     enforces_hard: bool = False
     names_containers: bool = False
@@ -210,7 +211,7 @@ class AdmissionRules:
             return PASSED
         wanted = pod_request.parse(annotations)
         try:
-            found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
+            found = self._resolve(wanted, enabled=wanted.enabled)
             if not found.enabled:
                 of_pod = findings.without_effect(pod) if found.enabled is None else ()
                 warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
@@ -279,7 +280,9 @@ class AdmissionRules:
             several: The request of each container with a share of its own, or of the pod.
         """
         warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
-        known, cards = self.templates_lately(), self.cards_lately()
+        known, cards = self.templates_lately(), None
+        with suppress(RetryableError):
+            cards = self.slices.current() if self.warns_at_present else None
         for choices in several:
             warnings += pod_admission.warnings(
                 pod,
@@ -437,7 +440,7 @@ class AdmissionRules:
         wanted = pod_request.parse(annotations)
         if wanted.errors:
             raise InputError("; ".join(map(str, wanted.errors)))
-        found = self._resolve(wanted, enabled=True, wait_seconds=wait_seconds)
+        found = self._resolve(wanted, enabled=True)
         if found.unknown:
             raise InputError(found.unknown)
         virtual = self.virtual
@@ -446,7 +449,7 @@ class AdmissionRules:
         several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
         with_kinds = several
         if any(each.amounts() for choices in several for each in choices):
-            cards = self.slices.cards(wait_seconds=wait_seconds)
+            cards = self.slices.current()
             with_kinds = [
                 pod_request.by_kind(each, cards, pool=found.name, virtual=virtual)
                 for each in several
@@ -465,7 +468,7 @@ class AdmissionRules:
         if about and warnings and not asked.dry_run:
             self.on_warnings(about, warnings)
 
-    def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
+    def _resolve(self, wanted: PodRequest, *, enabled: bool | None) -> PodPool:
         """Return the pool that the pod's devices come from, and whether DRA is enabled there.
 
         Nodes may also be in their pools by settings, beside GPUPools.
@@ -482,8 +485,9 @@ class AdmissionRules:
             enabled = wanted.has_amounts
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
-            published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))
-            if is_by_settings(wanted.pool, pools, published):
+            published = self.slices.current()
+            named = published.pools() if wanted.pool else published.usual_pools()
+            if is_by_settings(wanted.pool, pools, named):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
 
@@ -499,18 +503,20 @@ class AdmissionRules:
             InputError: The cards that the pod can get differ, or there is none.
             RetryableError: The slices are not known at present.
         """
-        several = wanted.of_containers or (wanted,)
-        cards: Collection[Card] = ()
+        several, cards = wanted.of_containers or (wanted,), Cards()
         if any(each.has_percentages for each in several):
+            cards = self.slices.current()
             if expressions := list(filter(None, (wanted.expression, wanted.selector))):
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                slices = self.slices.published(wait_seconds=wait_seconds)
-                for expression in expressions:
-                    slices = cel_evaluation.selected(slices, dialect.translate(expression))
-                cards = pod_request.kinds_of_cards(slices)
-            else:
-                cards = self.slices.cards(wait_seconds=wait_seconds)
+                selections = [
+                    cel_evaluation.selecting(dialect.translate(each), count=cards.number())
+                    for each in expressions
+                ]
+                cards = self.slices.selected(
+                    lambda item: reduce(lambda found, select: select(found), selections, item),
+                    wait_seconds=wait_seconds,
+                )
         return [pod_request.alternatives(each, cards, pool=pool) for each in several]
 
 

@@ -491,7 +491,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         ("events.k8s.io", "events", "create"),
         (names.RESOURCE_GROUP, "resourceclaimtemplates", "list"),
         *((names.RESOURCE_GROUP, "deviceclasses", verb) for verb in ("list", "watch")),
-        (names.RESOURCE_GROUP, "resourceslices", "list"),
+        *((names.RESOURCE_GROUP, "resourceslices", verb) for verb in ("list", "watch")),
         (names.RESOURCE_GROUP, "resourceclaims", "list"),
         (names.SCHEDULING_GROUP, "priorityclasses", "get"),
     }

@@ -21,8 +21,9 @@ from tensorfusion_dra.cluster.objects import (
     WorkerPods,
     has_priority_class,
 )
-from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
+from tensorfusion_dra.cluster.slices import PublishedCards, Slices
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import cards
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_status import Readiness
@@ -91,7 +92,7 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
         (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
         (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
         (
-            lambda api: PublishedSlices(api).published(wait_seconds=0.7),
+            lambda api: PublishedCards(api).selected(lambda item: item, wait_seconds=0.7),
             "ResourceSlices: GET /apis/resource",
         ),
     ],
@@ -233,28 +234,53 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(api: Api) -> None:
     ):
         api.call("POST", SLICES_PATH, body=document)
 
-    found = PublishedSlices(api).published(wait_seconds=5)
+    published = PublishedCards(api)
+    with running(published.run, stop=published.stop):
+        assert eventually(lambda: known(published) == 2)
+        found = published.selected(lambda item: item, wait_seconds=5)
 
-    assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
+    assert sum(count for count, _ in found.nodes.values()) == 2
 
 
-def test_cards_of_many_nodes_are_counted_once_for_each_kind(server: ApiServer, api: Api) -> None:
-    slices = PublishedSlices(api)
-    for number in range(3):
-        name = f"node-{number}"
-        Slices(api, node_name=name).create(
-            {
-                **new_slice(),
-                "metadata": {"name": name},
-                "spec": {**new_slice()["spec"], "nodeName": name},
-            }
-        )
+def known(published: PublishedCards) -> int:
+    """Return the number of nodes whose cards are known."""
+    try:
+        return sum(count for count, _ in published.current().nodes.values())
+    except RetryableError:
+        return 0
 
-    (card,) = slices.cards(wait_seconds=PATIENCE_SECONDS)
 
-    assert (card.model, card.node, card.is_virtual) == ("A100", "", False)
-    assert len(slices.published(wait_seconds=PATIENCE_SECONDS)) == 3
-    assert server.requests.count("list", "resourceslices") == 1
+def slice_of(node: str, name: str = "") -> Json:
+    spec = {**new_slice()["spec"], "nodeName": node}
+    return {**new_slice(), "metadata": {"name": name or node}, "spec": spec}
+
+
+def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
+    published = PublishedCards(api)
+    with pytest.raises(RetryableError, match="not listed by the API server yet"):
+        published.current()
+    nodes = [Slices(api, node_name=f"node-{number}") for number in range(3)]
+    created = [each.create(slice_of(f"node-{number}")) for number, each in enumerate(nodes)]
+    with running(published.run, stop=published.stop):
+        assert eventually(lambda: known(published) == 3)
+        ((of_node, _),) = published.current().nodes.items()
+        assert {card.model for card, _ in of_node.cards} == {"A100"}
+
+        nodes[0].delete(created[0])
+        assert eventually(lambda: known(published) == 2)
+        nodes[0].create(slice_of("node-0"))
+        assert eventually(lambda: known(published) == 3)
+
+
+def test_of_one_node_a_few_slices_are_kept(api: Api) -> None:
+    published = PublishedCards(api)
+    node = Slices(api, node_name="node-0")
+    for number in range(cards.MAX_SLICES + 5):
+        node.create(slice_of("node-0", f"s{number}"))
+    with running(published.run, stop=published.stop):
+        assert eventually(lambda: known(published) == 1)
+        expected = cards.MAX_SLICES * cards.of_slices([new_slice()]).number()
+        assert eventually(lambda: published.current().number() == expected)
 
 
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:

@@ -361,8 +361,8 @@ def selected(expression: str, nodes: int = 1) -> int:
     translated = dialect.translate(expression)
     if text := cel_evaluation.refusal(translated):
         raise InputError(text)
-    found = cel_evaluation.selected(stored_slices(2) * nodes, translated)
-    return sum(len(item["spec"]["devices"]) for item in found)
+    select = cel_evaluation.selecting(translated, count=2 * nodes)
+    return sum(len(select(item)["spec"]["devices"]) for item in stored_slices(2) * nodes)
 
 
 def test_no_selector_takes_much_memory_or_time(tally: Tally) -> None:
@@ -409,7 +409,7 @@ def test_expression_beyond_the_limits_is_refused_before_it_is_evaluated(
     with pytest.raises(CelCompileError, match=reason):
         cel_evaluation.selector(expression)
     with pytest.raises(InputError, match=reason):
-        cel_evaluation.selected(stored_slices(2), expression)
+        cel_evaluation.selecting(expression, count=2)
     assert time.thread_time() - started < MAX_SECONDS
 
 

@@ -2,14 +2,14 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 from dra_simulator.api import patches
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.pod_request import Card
+from tensorfusion_dra.core.admission import cards
+from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -142,17 +142,21 @@ class PrioritiesInMemory(Source):
 
 
 class SlicesInMemory(Source):
-    """Slices set by a test; implements webhook.admission.SliceReader."""
+    """Slices set by a test; implements webhook.admission.CardReader.
+
+    Attributes:
+        reads: How often the slices themselves were read.
+    """
 
     def __init__(self, *slices: Json) -> None:
         self.slices: Sequence[Json] = slices
         self.reads = 0
 
-    def published(self, *, wait_seconds: float) -> Sequence[Json]:
+    def current(self) -> Cards:
+        self.check()
+        return cards.of_slices(self.slices)
+
+    def selected(self, select: Callable[[Any], Any], *, wait_seconds: float) -> Cards:
         self.reads += 1
         self.check(wait_seconds=wait_seconds)
-        return self.slices
-
-    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
-        self.check(wait_seconds=wait_seconds)
-        return pod_request.kinds_of_cards(self.slices)
+        return cards.of_slices(map(select, self.slices))

@@ -1,7 +1,6 @@
 """Admission of pods, of the claims that are made for them, and the quotas of namespaces."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 
 from tensorfusion_dra.app.doctor.objects import trial_pod
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
@@ -531,9 +529,10 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
         on_warnings=lambda about, warnings: told.append(
             (f"{about['kind']} {about['name']}", warnings)
         ),
-        cards_lately=lambda: Counter(pod_request.cards([slice_of_models(A100)])),
+        warns_at_present=True,
         templates_lately=lambda: {"team-b"},
     )
+    cluster.slices.slices = [slice_of_models(A100)]
     model, template = (
         "tensor-fusion.ai/gpu-model: found H100, but the cards have A100 (1) at present",
         "namespace team-a has no ResourceClaimTemplate tensor-fusion-gpu-template, so the pod "
@@ -620,13 +619,19 @@ def test_limit_below_a_request_is_refused_at_the_pod(asks: dict[str, str], error
     assert found == ([f"metadata.annotations[tensor-fusion.ai/{error}"] if error else [])
 
 
-def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
-    cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
+def test_slices_are_read_for_percentages_of_what_a_selector_matches_alone() -> None:
+    pool = gpupool_document("prod", default=True)
+    cluster = Cluster(pool, slices=[slice_of_models(A100, pool="prod")])
+    percent = {"dra_enabled": "true", "compute_percent_request": "25", "vram_request": "1Gi"}
+    selector = {"dra_cel_filter": 'device.attributes["tensor-fusion.ai.dra-driver"].model != ""'}
 
-    cluster.pod(**AMOUNTS)
-    assert cluster.slices.reads == 0
-    cluster.pod(dra_enabled="true", **AMOUNTS)
-    assert cluster.slices.reads == 1
+    reads = []
+    for asks in (AMOUNTS, percent, {**AMOUNTS, **selector, "dra_enabled": "true"}):
+        cluster.pod(**asks)
+        reads.append(cluster.slices.reads)
+    cluster.pod(**percent, **selector)
+
+    assert (reads, cluster.slices.reads) == ([0, 0, 0], 1)
 
 
 @pytest.mark.parametrize(

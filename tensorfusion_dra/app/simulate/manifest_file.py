@@ -172,7 +172,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
         raise InputError(f"{file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {' '.join(str(error).split())}") from error
-    objects = [each for item in found if item is not None for each in _pods_of(item)]
+    objects: list[Any] = [each for item in found if item is not None for each in _pods_of(item)]
     for item in objects:
         known = ", ".join([*(resource.kind for resource in _APPLIED), "a workload with its pods"])
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
@@ -200,7 +200,8 @@ def _pods_of(item: Json) -> list[Json]:
     pod = pod_of({**item, "metadata": named}) if metadata else None
     if not pod or item.get("kind") == "Pod":
         return [item]
-    spec = as_map(as_map(spec.get("jobTemplate")).get("spec")) or spec
+    of_job: Mapping[str, Any] = as_map(as_map(spec.get("jobTemplate")).get("spec"))
+    spec = of_job or spec
     count = spec.get("replicas", spec.get("parallelism", 1))
     if not is_whole_number(count) or not 0 <= count <= MAX_PODS:
         raise InputError(

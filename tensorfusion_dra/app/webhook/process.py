@@ -1,7 +1,6 @@
 """The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -27,9 +26,9 @@ from tensorfusion_dra.cluster.objects import (
     namespaces_with_template,
 )
 from tensorfusion_dra.cluster.pod_events import PodEvents
-from tensorfusion_dra.cluster.slices import PublishedSlices
+from tensorfusion_dra.cluster.slices import PublishedCards
 from tensorfusion_dra.cluster.watch import ObjectCache
-from tensorfusion_dra.core.admission import class_admission, pod_request
+from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -48,8 +47,6 @@ log = structlog.get_logger()
 GRACE_SECONDS: Final = 10.0
 """Time for requests in flight to finish."""
 _JOIN_SECONDS: Final = 5.0
-_READ_SECONDS: Final = 10.0
-"""Longest time to read all slices for warnings."""
 
 
 def run(settings: WebhookSettings) -> int:
@@ -88,11 +85,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "class-watch": ObjectCache(api, resource_path("deviceclasses"), on_change=_nothing),
     }
     pools, templates, quotas, classes = objects.values()
-    slices = PublishedSlices(api)
-    # Made once for many pods: a large cluster has thousands.
-    cards_lately = Lately(
-        lambda: Counter(pod_request.cards(slices.published(wait_seconds=_READ_SECONDS)))
-    )
+    slices = PublishedCards(api)
     templates_lately = Lately(partial(namespaces_with_template, api))
     pod_events = PodEvents(api)
     # With auto, the nodes decide.
@@ -108,8 +101,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         has_priority_class=partial(has_priority_class, api),
         classes=classes,
         keeps_cards_apart=partial(_keeps_cards_apart, api),
-        cards_lately=cards_lately.seen,
         templates_lately=templates_lately.seen,
+        warns_at_present=True,
         on_warnings=pod_events.say,
         default_enabled=settings.default_enabled,
         scheduler=settings.scheduler_name,
@@ -134,14 +127,17 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
     for name, part in objects.items():
         supervisor.own(name, part)
-    supervisor.own("cards", cards_lately)
+    supervisor.own("slice-watch", slices)
     supervisor.own("claim-templates", templates_lately)
     supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     health_port = health_endpoint.serve(
         supervisor,
-        {"/healthz": _nothing, "/readyz": partial(_check_ready, supervisor, objects.values())},
+        {
+            "/healthz": _nothing,
+            "/readyz": partial(_check_ready, supervisor, objects.values(), slices),
+        },
         {},
         partial(
             metrics.written,
@@ -162,10 +158,13 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     return server
 
 
-def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None:
+def _check_ready(
+    supervisor: Supervisor, objects: Iterable[ObjectCache], slices: PublishedCards
+) -> None:
     """Raise RetryableError until all objects were read once, and while the process stops."""
     if supervisor.stopping.is_set():
         raise RetryableError("the process is stopping")
+    slices.current()
     for each in objects:
         try:
             each.items()

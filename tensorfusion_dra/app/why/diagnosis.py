@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,9 +14,9 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission import cards, claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.admission.pod_request import Card
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -551,11 +551,11 @@ class _Listed:
     def items(self) -> Sequence[Document]:
         return self.listed
 
-    def published(self, **_: float) -> Sequence[Document]:
-        return self.listed
+    def current(self) -> Cards:
+        return cards.of_slices(self.listed)
 
-    def cards(self, **_: float) -> Mapping[Card, str]:
-        return pod_request.kinds_of_cards(self.listed)
+    def selected(self, select: Callable[[Document], Document], **_: float) -> Cards:
+        return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:
         """Return the only pod, the one in question."""

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.pod_request import Card, PodRequest
-
-Cards = Mapping[Card, int]
-"""Cards with their number: those of a node that are alike are one."""
+from tensorfusion_dra.core.admission.cards import Card, Cards
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 
 _MOST_NAMED: Final = 5
 
@@ -25,41 +23,47 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         every: Of all nodes.
         pool: The GPUPool that the pod's devices come from; "" for any.
     """
-    cards = {card: count for card, count in every.items() if card.is_in(pool)}
+    numbers = Counter[Card]()
+    for of_node, (nodes, _) in every.nodes.items():
+        for card, number in of_node.cards:
+            numbers[card] += nodes * number
+    cards = {card: number for card, number in numbers.items() if card.is_in(pool)}
     if not cards:
-        pools = ", ".join(sorted({card.pool for card in every})[:_MOST_NAMED])
+        pools = ", ".join(sorted({card.pool for card in numbers})[:_MOST_NAMED])
         yield (
             f"{names.ANNOTATION_GPUPOOL}: {pool} has no GPU at present; pools with GPUs: {pools}"
             if pools
             else "no node has a GPU of this driver at present, so the pod waits"
         )
         return
-    able: Counter[str] = Counter()
+    able: set[Card] = set()
     for wanted in choices:
         (model,) = wanted.models or ("",)
-        found = {card: count for card, count in cards.items() if card.is_of(model)}
+        found = {card for card in cards if card.is_of(model)}
         if not found:
             yield (
                 f"{names.ANNOTATION_GPU_MODEL}: found {model[:40]}, but the cards have "
                 f"{_counted(cards, model)} at present"
             )
             continue
-        for card, count in found.items():
-            able[card.node] += count
+        able |= found
         for annotation, amount, most in (
             (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, max(c.most_tflops for c in found)),
             (names.ANNOTATION_VRAM_REQUEST, wanted.vram, max(c.most_vram for c in found)),
         ):
             if amount and not wanted.whole and amount > most:
                 yield f"{annotation}: found {amount}, but the largest card has {most}"
-    if able and choices[0].count > max(able.values()):
+    most_of_node = max(
+        sum(number for card, number in of_node.cards if card in able) for of_node in every.nodes
+    )
+    if able and choices[0].count > most_of_node:
         yield (
             f"{names.ANNOTATION_GPU_COUNT}: found {choices[0].count}, but no node has more than "
-            f"{max(able.values())} such GPUs at present"
+            f"{most_of_node} such GPUs at present"
         )
 
 
-def _counted(cards: Cards, asked: str) -> str:
+def _counted(cards: Mapping[Card, int], asked: str) -> str:
     """Return the models with how many there are of each, the most frequent first.
 
     Those of which a pod asks for another product have their product names:

@@ -1,52 +1,24 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission.cards import Card, Cards
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
-from tensorfusion_dra.core.devices import capacity, device
-from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason
-from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 Item = Mapping[str, Any]
-
-
-class Card(NamedTuple):
-    """A published GPU.
-
-    Attributes:
-        vram, tflops: What it has.
-        most_vram, most_tflops: What its shares divide, which is more in a pool that oversubscribes.
-        is_virtual: True if its shares divide the virtual amounts.
-    """
-
-    vram: Quantity
-    tflops: Quantity
-    most_vram: Quantity
-    most_tflops: Quantity
-    is_virtual: bool
-    model: str
-    product: str
-    pool: str
-    node: str
-
-    def is_of(self, model: str) -> bool:
-        """Return True if this is its model, short or full; "" is any."""
-        return device.shortened(model) in ("", self.model, self.product)
-
-    def is_in(self, pool: str) -> bool:
-        """Return True if this is its GPUPool; "" is any."""
-        return device.shortened(pool) in ("", self.pool)
 
 
 MAX_GPUS: Final = 32
@@ -416,9 +388,7 @@ def _by_container(
     )
 
 
-def alternatives(
-    wanted: PodRequest, published: Collection[Card], *, pool: str
-) -> tuple[PodRequest, ...]:
+def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[PodRequest, ...]:
     """Return a request for each model of the pod, in its order, with amounts for percentages.
 
     A claim requests one amount of each capacity, whichever card it gets. A percentage therefore has
@@ -432,7 +402,7 @@ def alternatives(
 
     Args:
         wanted: The pod's request.
-        published: The driver's cards, of which the pod's own selector matches these.
+        published: The cards of all nodes that the pod's own selector matches.
         pool: The GPUPool that the pod's devices come from; "" for any.
 
     Raises:
@@ -444,14 +414,14 @@ def alternatives(
         raise InputError(
             f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU"
         )
-    every = sorted(card for card in published if wanted.expression or card.is_in(pool))
+    every = {card for card, *_ in published.every() if wanted.expression or card.is_in(pool)}
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
-        models = tuple(dict.fromkeys(card.model for card in every))[:_MAX_MODELS]
+        models = tuple(dict.fromkeys(card.model for card in sorted(every)))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
-        own = [card for card in every if card.is_of(model)]
         choice = replace(wanted, models=(model,) if model else ())
+        own = sorted(published.kinds(partial(_is_in_reach, choice, pool)))
         found += [_in_amounts(choice, own)] if own else []
     if not found:
         raise InputError(
@@ -462,7 +432,7 @@ def alternatives(
 
 
 def by_kind(
-    choices: Sequence[PodRequest], published: Mapping[Card, str], *, pool: str, virtual: bool
+    choices: Sequence[PodRequest], published: Cards, *, pool: str, virtual: bool
 ) -> tuple[PodRequest, ...]:
     """Return each alternative once for each kind of amounts that cards in its reach share.
 
@@ -472,7 +442,7 @@ def by_kind(
 
     Args:
         choices: The pod's request, in amounts, for each of its models.
-        published: As of kinds_of_cards().
+        published: The cards of all nodes.
         pool: The GPUPool that the pod's devices come from; "" for any.
         virtual: The kind as long as no card is in reach.
 
@@ -484,8 +454,7 @@ def by_kind(
     for choice in choices:
         kinds = {
             card.is_virtual: node
-            for card, node in published.items()
-            if choice.expression or (card.is_in(pool) and all(map(card.is_of, choice.models)))
+            for card, node in published.kinds(partial(_is_in_reach, choice, pool)).items()
         } or {virtual: ""}
         nodes |= kinds
         found += [
@@ -500,6 +469,11 @@ def by_kind(
             f"expected at most {_MAX_MODELS}"
         )
     return tuple(found)
+
+
+def _is_in_reach(wanted: PodRequest, pool: str, card: Card) -> bool:
+    """Return True if the pod can get such a card, for all that is known without its selector."""
+    return (bool(wanted.expression) or card.is_in(pool)) and all(map(card.is_of, wanted.models))
 
 
 def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
@@ -551,45 +525,6 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
             f"of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
         )
     return next(iter(found))
-
-
-def cards(slices: Iterable[Mapping[str, Any]]) -> Iterator[Card]:
-    """Yield the published devices."""
-    for item in slices:
-        for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
-            attributes, given = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
-            own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
-            divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in given else each for each in own)
-            try:
-                vram, tflops, most_vram, most_tflops = (
-                    quantity.parse(as_map(given.get(name)).get("value"))
-                    for name in (*own, *divided)
-                )
-            except QuantityError:
-                continue  # a device of an older release, or of another driver
-            yield Card(
-                vram=vram,
-                tflops=tflops,
-                most_vram=most_vram,
-                most_tflops=most_tflops,
-                is_virtual=VIRTUAL_OF[names.CAPACITY_VRAM] in given,
-                model=_text(attributes, names.ATTR_MODEL),
-                product=_text(attributes, names.ATTR_PRODUCT_NAME),
-                pool=_text(attributes, names.ATTR_POOL_NAME),
-                node=str(item["spec"].get("nodeName", "")),
-            )
-
-
-def kinds_of_cards(slices: Iterable[Mapping[str, Any]]) -> Mapping[Card, str]:
-    """Return the published cards without their nodes, each with the name of one that has it.
-
-    These are few, however many nodes there are.
-    """
-    return {card._replace(node=""): card.node for card in cards(slices)}
-
-
-def _text(attributes: Mapping[str, object], name: str) -> str:
-    return str(as_map(attributes.get(name)).get("string", ""))
 
 
 def _part(card: Quantity, percent: Quantity, *, is_limit: bool = False) -> Quantity:

@@ -22,6 +22,7 @@ from dra_simulator.rest import (
 )
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support import helm, image_packages, installation, markdown, objects, pod_login
@@ -200,7 +201,7 @@ def test_claim_that_is_older_than_the_annotations_of_its_pod(
     asked = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: model}
     pod = cluster.add_pod("a", metadata={"annotations": asked}, resourceClaims=[entry])
     made = resource_claims.created(pod, names.POD_CLAIM, template())
-    wanted = pod_request.alternatives(pod_request.parse(asked), (), pool="")
+    wanted = pod_request.alternatives(pod_request.parse(asked), Cards(), pool="")
     cluster.client.create(CLAIMS, claim_admission.filled(made, wanted, pool=""))
     status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
     pod = cluster.client.patch(
@@ -285,7 +286,7 @@ def test_claim_that_names_other_amounts_than_its_cards_are_shared_by(
     entry = {"name": names.POD_CLAIM, "resourceClaimTemplateName": names.CLAIM_TEMPLATE}
     pod = cluster.add_pod("a", metadata={"annotations": ANNOTATED}, resourceClaims=[entry])
     made = resource_claims.created(pod, names.POD_CLAIM, template())
-    (wanted,) = pod_request.alternatives(pod_request.parse(ANNOTATED), (), pool="")
+    (wanted,) = pod_request.alternatives(pod_request.parse(ANNOTATED), Cards(), pool="")
     several = [
         replace(wanted, is_virtual=kind, keeps_to_kind=len(kinds) > 1)
         for kind in sorted(kinds, reverse=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.claim_admission import selector
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import share_policy
@@ -37,8 +38,8 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
     wanted = pod_request.parse(pod_annotations(**annotations))
-    alternatives = pod_request.alternatives(wanted, [], pool=pool)
-    alternatives = pod_request.by_kind(alternatives, {}, pool=pool, virtual=virtual)
+    alternatives = pod_request.alternatives(wanted, Cards(), pool=pool)
+    alternatives = pod_request.by_kind(alternatives, Cards(), pool=pool, virtual=virtual)
     return claim_admission.filled(found, alternatives, pool=pool)
 
 

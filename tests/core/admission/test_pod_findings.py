@@ -1,12 +1,11 @@
 """What is wrong with a pod: its annotations, its workload's, and cards that nobody publishes."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import at_present, findings, pod_request
+from tensorfusion_dra.core.admission import at_present, cards, findings, pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import slice_of_models
@@ -70,8 +69,9 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "10Gi"}
 
 def said(*slices: Any, pool: str = "", **annotations: str) -> list[str]:
     wanted = pod_request.parse(pod_annotations(**annotations))
-    choices = pod_request.alternatives(wanted, [*pod_request.cards(slices)], pool=pool)
-    return list(at_present.warnings(choices, Counter(pod_request.cards(slices)), pool=pool))
+    every = cards.of_slices(slices)
+    choices = pod_request.alternatives(wanted, every, pool=pool)
+    return list(at_present.warnings(choices, every, pool=pool))
 
 
 TWO = slice_of_models(A100, A100, T4)

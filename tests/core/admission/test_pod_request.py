@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import cards, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -176,7 +176,7 @@ A100, T4 = ("A100", "312"), ("T4", "65")
 
 def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[PodRequest, ...]:
     wanted = pod_request.parse(pod_annotations(**annotations))
-    return pod_request.alternatives(wanted, [*pod_request.cards(slices)], pool=pool)
+    return pod_request.alternatives(wanted, cards.of_slices(slices), pool=pool)
 
 
 SMALL = ("A100", "312", "40Gi")

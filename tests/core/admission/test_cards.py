@@ -1,0 +1,99 @@
+"""Cards of clusters: few however many nodes there are, and not one node's word against many."""
+
+import tracemalloc
+from typing import Any, Final
+
+import pytest
+
+from tensorfusion_dra.cluster.slices import _add, _of_cards
+from tensorfusion_dra.core.admission import cards, pod_request
+from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.errors import InputError
+from tests.support.builders.pods import pod_annotations
+from tests.support.builders.slices import slice_of_models
+
+Json = dict[str, Any]
+MIB: Final = 2**20
+A100, SMALLER, T4 = ("A100", "312", "80Gi"), ("A100", "312", "40Gi"), ("T4", "65", "15Gi")
+
+
+def of_nodes(*models: tuple[str, str, str], first: int = 0, pool: str = "default") -> list[Json]:
+    """Return a slice for each of these cards, each on a node of its own."""
+    found = []
+    for number, model in enumerate(models, first):
+        item = slice_of_models(model)
+        spec = {**item["spec"], "nodeName": f"n{number}", "pool": {"name": f"{pool}/n{number}"}}
+        found.append({**item, "metadata": {"name": f"s{number}"}, "spec": spec})
+    return found
+
+
+def percent(slices: list[Json], **annotations: str) -> tuple[PodRequest, ...]:
+    wanted = pod_request.parse(pod_annotations(compute_percent_request="25", **annotations))
+    return pod_request.alternatives(wanted, cards.of_slices(slices), pool="")
+
+
+@pytest.mark.parametrize("asks", [{}, {"gpu_model": "A100"}])
+@pytest.mark.parametrize("other", [SMALLER, ("A100", "1", "81Gi"), T4])
+def test_a_card_of_one_node_alone_does_not_count_against_many(
+    other: tuple[str, str, str], asks: dict[str, str]
+) -> None:
+    many = of_nodes(*[A100] * 3)
+
+    assert percent([*many, *of_nodes(other, first=3)], **asks) == percent(many, **asks)
+
+
+def test_two_nodes_do_not_decide_what_a_third_one_has() -> None:
+    with pytest.raises(InputError, match="found "):
+        percent(of_nodes(A100, A100, T4))
+
+
+def test_a_card_of_one_node_alone_can_be_named() -> None:
+    (found,) = percent([*of_nodes(*[A100] * 3), *of_nodes(T4, first=3)], gpu_model="T4")
+
+    assert str(found.tflops) == "16250m"
+
+
+def test_a_pool_of_one_node_alone_does_not_count_against_many() -> None:
+    published = cards.of_slices(
+        [*of_nodes(*[A100] * 3, pool="default"), *of_nodes(A100, first=3, pool="prod")]
+    )
+
+    assert published.usual_pools() == {"default"}
+    assert published.pools() == {"default", "prod"}
+
+
+def large_slice(node: int, number: int, cards_each: int) -> Json:
+    """Return a slice with cards of all attributes that this driver publishes."""
+    device = {
+        "name": "gpu",
+        "attributes": {f"attribute{n}": {"string": f"value {node} {n}"} for n in range(35)},
+        "capacity": {"tflops": {"value": "312"}, "vram": {"value": f"{80 + number % 3}Gi"}},
+    }
+    return {
+        "metadata": {"name": f"s{node}-{number}"},
+        "spec": {
+            "driver": "tensor-fusion.ai.dra-driver",
+            "nodeName": f"n{node}",
+            "pool": {"name": f"default/n{node}"},
+            "devices": [device] * cards_each,
+        },
+    }
+
+
+@pytest.mark.parametrize(("nodes", "slices", "each"), [(1_000, 1, 8), (1, 100, 128)])
+def test_cards_of_a_large_cluster_and_of_a_node_that_publishes_thousands_take_little_memory(
+    nodes: int, slices: int, each: int
+) -> None:
+    by_node: dict[str, dict[str, cards.OfNode]] = {}
+    tracemalloc.start()
+    try:
+        for node in range(nodes):
+            for number in range(slices):
+                _add(by_node, _of_cards(large_slice(node, number, each)))
+        found = cards.of_nodes({n: cards.together(s.values()) for n, s in by_node.items()})
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 3 * MIB
+    assert found.number() == nodes * min(slices, cards.MAX_SLICES) * each
