@@ -14,15 +14,13 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.37,
-without counters. It does not wait for binding conditions. Four rules depend on the release:
+without counters. It does not wait for binding conditions. Three rules depend on the release:
 
 - Up to 1.35 the next device of a request is searched from the first candidate on, so that one
   request may get a shared device several times (kubernetes/kubernetes#140438).
 - Up to 1.36 a distinctAttribute remembers only the latest device of each request.
 - Up to 1.36 a request for all devices leaves out those without enough capacity left. From 1.37 on
   it leaves out only those that never have enough, and all others have to fit.
-- From 1.37 on a claim that requests a smaller part than a thousandth of a capacity with steps stops
-  the scheduling of its pod.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +38,6 @@ from tensorfusion_dra.scheduling.devices import (
     DeviceClass,
     DeviceId,
     Pool,
-    Rejection,
     SchedulingError,
     Slice,
     Usage,
@@ -279,7 +276,7 @@ class _Search:
             device
             for device in self._candidates
             if self._is_selectable(claim, wanted, device)
-            and not self._shortage(wanted, device, usage)
+            and not devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
         ]
         self._all[claim, wanted.name] = found
         return len(found)
@@ -391,13 +388,8 @@ class _Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        short = self._shortage(wanted, device, self._usage)
+        short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
         return None if short is None else short.text
-
-    def _shortage(self, wanted: Wanted, device: Device, usage: Usage) -> Rejection | None:
-        if self._release >= 37:
-            devices.check_thousandths(wanted.amounts, device.capacity)
-        return devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
 
     def _leave(self, claim: int, wanted: Wanted) -> None:
         """Remove the device that was added last for a request from all constraints."""

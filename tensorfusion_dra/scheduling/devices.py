@@ -599,23 +599,6 @@ def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, 
     return {name: _consumed(requested.get(name), entry) for name, entry in capacity.items()}
 
 
-def check_thousandths(requested: Amounts, capacity: Mapping[str, Capacity]) -> None:
-    """Check that Kubernetes 1.37 can compute with the amounts of a request.
-
-    Raises:
-        SchedulingError: An amount of a capacity with steps is no whole number of thousandths.
-    """
-    for name, amount in requested.items():
-        policy = capacity[name].policy if name in capacity else None
-        if policy is None or policy.step is None or policy.least is None or amount < policy.least:
-            continue
-        if amount.nano % Quantity.milli(1).nano:
-            raise SchedulingError(
-                f'capacity "{name}": capacity request cannot be represented in the device\'s range '
-                f"arithmetic: request {amount} is not a representable milli value"
-            )
-
-
 def shortage(
     requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts
 ) -> Rejection | None:

@@ -317,13 +317,17 @@ PLAIN_LIMIT: Final = {"tensor-fusion.ai/tflops-limit": "312"}
 
 
 def pod(
-    annotations: dict[str, str], labels: dict[str, str] | None = None, claims: tuple[str, ...] = ()
+    annotations: dict[str, str],
+    labels: dict[str, str] | None = None,
+    claims: tuple[str, ...] = (),
+    made: tuple[str, ...] = (),
 ) -> Any:
-    """Return a pod; one without annotations has no such field."""
+    """Return a pod, some of whose claims are made; one without annotations has no such field."""
     fields = {"annotations": annotations, "labels": labels}
     metadata = {"name": "train", **{key: value for key, value in fields.items() if value}}
     spec = {"nodeName": "node-01", "resourceClaims": [{"name": each} for each in claims]}
-    return {"kind": "Pod", "metadata": metadata, "spec": spec}
+    status = {"status": {"resourceClaimStatuses": [{"name": each} for each in made]}}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec, **(status if made else {})}
 
 
 def denial(
@@ -515,14 +519,15 @@ READ_ONCE: Final = {
         ),
         *(
             (
-                pod(AMOUNT, claims=("a", names.POD_CLAIM)),
-                pod({**AMOUNT, each: "new"}, claims=("a", names.POD_CLAIM)),
+                pod(AMOUNT, claims=("a", names.POD_CLAIM), made=(names.POD_CLAIM,)),
+                pod({**AMOUNT, each: "new"}, claims=(names.POD_CLAIM,), made=(names.POD_CLAIM,)),
                 f"{each}: has no effect, because the pod's claim is made already",
             )
             for each in sorted(READ_ONCE - AMOUNT.keys())
         ),
-        # The node reads the limits of a pod with a claim of its own.
-        (pod(AMOUNT, claims=("a",)), pod({**AMOUNT, **PLAIN_LIMIT}, claims=("a",)), ""),
+        # The claim will have the limit, or the node reads it.
+        (pod(AMOUNT), pod({**AMOUNT, **PLAIN_LIMIT}, claims=(names.POD_CLAIM,)), ""),
+        (pod(AMOUNT), pod({**AMOUNT, **PLAIN_LIMIT}, claims=("a",), made=("a",)), ""),
         (pod(AMOUNT), pod(EDITED), ""),
     ],
 )
@@ -631,7 +636,7 @@ FRACTION: Final = "request gpu: found a fraction of less than a thousandth of a 
         ({"kind": "ResourceClaim", "spec": {}}, ""),
     ],
 )
-def test_an_amount_that_kubernetes_137_cannot_compute_with_is_warned_of(
+def test_a_fraction_of_a_byte_that_may_keep_pods_waiting_is_warned_of(
     new: Any, expected: str
 ) -> None:
     check(expected, denial("amounts", None, new))

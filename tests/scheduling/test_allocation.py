@@ -655,17 +655,6 @@ def of_cards(count: int, *constraints: Json) -> list[Json]:
     return [claim(exactly(count=count, capacity=SMALL), constraints=[*constraints])]
 
 
-NO_MILLI: Final = (
-    'capacity "vram": capacity request cannot be represented in the device\'s range arithmetic: '
-    "request 1431619973939200u is not a representable milli value"
-)
-
-
-def of_memory(vram: str, **fields: Any) -> list[Json]:
-    """A claim for memory, and compute, whose capacity has no steps."""
-    return [claim(exactly(capacity={"tflops": "1.00055", "vram": vram}, **fields))]
-
-
 def of_all(vram: str) -> list[Json]:
     return [claim(exactly(allocationMode="All", capacity={"tflops": "1", "vram": vram}))]
 
@@ -700,12 +689,6 @@ def of_all(vram: str) -> list[Json]:
         ),
         (of_all("80Gi"), UNEQUAL, halves(1), 36, {}),
         (of_all("80Gi"), UNEQUAL, halves(1), 37, {}),
-        # Of a capacity with steps only whole thousandths can be requested from 1.37 on.
-        (of_memory("1.3333Gi"), CARDS, [], 36, [["gpu-a"]]),
-        (of_memory("1.3333Gi"), CARDS, [], 37, NO_MILLI),
-        (of_memory("1.3333Gi", allocationMode="All"), CARDS, [], 37, NO_MILLI),
-        (of_memory("0.1Gi"), CARDS, [], 37, [["gpu-a"]]),
-        (of_memory("0.0001"), CARDS, [], 37, [["gpu-a"]]),
     ],
 )
 def test_claims_get_of_a_release(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared import streams
-from tensorfusion_dra.app.simulate.options import Options, ShareRequest
+from tensorfusion_dra.app.simulate.options import MAX_PODS, Options, ShareRequest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
@@ -20,7 +20,6 @@ DEFAULT_REQUESTS: Final = (
     "tflops=200,vram=40Gi",
     "whole",
 )
-MAX_PODS: Final = 200
 WHOLE: Final = "whole"
 
 _AMOUNTS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)

@@ -20,8 +20,7 @@ from dra_simulator.rest import (
     Resource,
 )
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
-from tensorfusion_dra.app.simulate.command import MAX_PODS
-from tensorfusion_dra.app.simulate.options import Options
+from tensorfusion_dra.app.simulate.options import MAX_PODS, Options
 from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import AdmissionReport
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+
+MAX_PODS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,7 +178,8 @@ def _card(
 ) -> Card | None:
     """Return a card; None for a device of an older release, or of another driver."""
     try:
-        return Card(*map(quantity.parse, amounts), is_virtual, model, product, pool)
+        vram, tflops, most_vram, most_tflops = map(quantity.parse, amounts)
+        return Card(vram, tflops, most_vram, most_tflops, is_virtual, model, product, pool)
     except QuantityError:
         return None
 

@@ -71,7 +71,8 @@ def virtual_totals(
 
     The cards divide host memory and disk in proportion to their own memory, rounded down to whole
     MiB, so that the parts never add up to more than the whole. Compute is rounded down to
-    thousandths of a TFLOPS, because Kubernetes 1.37 refuses a slice with a finer default.
+    thousandths of a TFLOPS, because Kubernetes refuses a slice with a finer default where the
+    feature gate DRAFractionalCapacityRange is on.
     """
     cards = tuple(gpus)
     own = {gpu.uuid: usable_vram_bytes(gpu) for gpu in cards}
@@ -189,9 +190,10 @@ def consumable(
 def rounded_up(name: str, amount: Quantity, *, unit_bytes: int = 1) -> Quantity:
     """Return an amount of a capacity in thousandths of a TFLOPS or, of memory, in whole bytes.
 
-    Kubernetes 1.37 computes in thousandths. Where a capacity has steps, it schedules no pod whose
-    claim requests a smaller fraction. Rounding every amount in this one way keeps a limit from
-    falling below its request.
+    With the feature gate DRAFractionalCapacityRange, Kubernetes computes with capacities that have
+    steps in thousandths, and schedules no pod whose claim requests a finer fraction. The gate is on
+    where --min-compatibility-version is 1.37. Rounding every amount in this one way keeps a limit
+    from falling below its request.
 
     Args:
         name: The capacity.

@@ -105,7 +105,7 @@ def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -
     ]
 
 
-def test_virtual_compute_is_in_thousandths_as_kubernetes_137_requires_of_a_default() -> None:
+def test_virtual_compute_is_in_thousandths_because_it_is_a_default() -> None:
     card = gpu(milli_tflops=82_580)
     ratios = Oversubscription(tflops_percent=133, host_memory_percent=0, host_disk_percent=0)
 
