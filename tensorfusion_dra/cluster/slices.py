@@ -13,7 +13,7 @@ slice. The event has version 8, so the next fetch() lists the slices.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
@@ -21,8 +21,6 @@ from typing import Any, Final
 from tensorfusion_dra.cluster.api import RESOURCE_VERSION, Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.pod_request import Card
 from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError, StatusError
@@ -202,13 +200,21 @@ class Slices:
 
 
 class PublishedSlices:
-    """Reader of published ResourceSlices; implements webhook.admission.PublishedSlices."""
+    """Reader of published ResourceSlices; implements webhook.admission.SliceReader."""
 
-    def __init__(self, server: Api) -> None:
+    def __init__(
+        self,
+        server: Api,
+        kinds: Callable[[Iterable[Mapping[str, Any]]], Mapping[Any, str]] = lambda _: {},
+    ) -> None:
+        """Args:
+        kinds: Returns what cards() does for these slices, pod_request.kinds_of_cards().
+        """
         self._api = server
+        self._kinds = kinds
         self._reading = Lock()  # guards all below
         self._found: Sequence[Mapping[str, Any]] = ()
-        self._cards: Mapping[Card, str] = {}
+        self._cards: Mapping[Any, str] = {}
         self._read_at = -math.inf
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
@@ -219,7 +225,7 @@ class PublishedSlices:
         with self._fresh(wait_seconds):
             return self._found
 
-    def cards(self, *, wait_seconds: float) -> Mapping[Card, str]:
+    def cards(self, *, wait_seconds: float) -> Mapping[Any, str]:
         """Return the kinds of cards in the same slices, which are counted once for all callers."""
         with self._fresh(wait_seconds):
             return self._cards
@@ -240,7 +246,7 @@ class PublishedSlices:
                     query={"fieldSelector": f"spec.driver={names.DRIVER}"},
                     wait_seconds=wait_seconds,
                 )
-                self._cards = pod_request.kinds_of_cards(self._found)
+                self._cards = self._kinds(self._found)
                 self._read_at = began
             yield
         finally:

@@ -23,6 +23,7 @@ from tensorfusion_dra.cluster.objects import (
 )
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_status import Readiness
@@ -237,7 +238,7 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(api: Api) -> None:
 
 
 def test_cards_of_many_nodes_are_counted_once_for_each_kind(server: ApiServer, api: Api) -> None:
-    slices = PublishedSlices(api)
+    slices = PublishedSlices(api, pod_request.kinds_of_cards)
     for number in range(3):
         name = f"node-{number}"
         Slices(api, node_name=name).create(

@@ -86,7 +86,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "class-watch": ObjectCache(api, resource_path("deviceclasses"), on_change=_nothing),
     }
     pools, templates, quotas, classes = objects.values()
-    slices = PublishedSlices(api)
+    slices = PublishedSlices(api, pod_request.kinds_of_cards)
     # Made once for many pods: a large cluster has thousands.
     cards_lately = Lately(
         lambda: Counter(pod_request.cards(slices.published(wait_seconds=_READ_SECONDS)))
