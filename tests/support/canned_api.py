@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from tests.support.servers import serving, url, write_kubeconfig
+from tests.support.servers import answering, serving, url, write_kubeconfig
 
 
 class CannedApi:
@@ -62,27 +61,10 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
     """
     api = CannedApi(answers)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # an answer is two writes
+    def answer(method: str, target: str, body: bytes) -> tuple[int, Any]:
+        return api.answer(method, target, json.loads(body) if body else None)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Log nothing."""
-
-        def do_GET(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            status, document = api.answer(self.command, self.path, body)
-            text = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_POST = do_GET  # noqa: N815
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = answering(answer)
     api.url = url(server)
     with serving(server):
         yield api
