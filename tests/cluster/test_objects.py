@@ -21,7 +21,8 @@ from tensorfusion_dra.cluster.objects import (
     WorkerPods,
     has_priority_class,
 )
-from tensorfusion_dra.cluster.slices import PublishedCards, Slices
+from tensorfusion_dra.cluster.published_cards import PublishedCards
+from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
 from tensorfusion_dra.core.claims import device_status

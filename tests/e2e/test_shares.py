@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -422,6 +423,42 @@ def test_quick_start_example_runs_with_its_share(annotated: Tenants) -> None:
     (result,) = annotated.results("quick")
     assert result["consumedCapacity"] == {"tflops": "100", "vram": "16Gi"}
     assert annotated.env("quick")[names.ENV_MEMORY_LIMIT] == str(16 * 1024)
+
+
+@pytest.mark.webhook
+@pytest.mark.usefixtures("idle_node")
+def test_annotated_pods_get_their_shares_while_cards_begin_to_be_oversubscribed(
+    annotated: Tenants, driver: Driver, slices: Slices, cluster: Cluster
+) -> None:
+    asks = {"dra-enabled": "true", "tflops-request": "50", "vram-request": "16Gi"}
+    annotations = {f"{names.ANNOTATION_PREFIX}{name}": text for name, text in asks.items()}
+    annotated.run("stays", QUARTER)
+    (kept,) = annotated.results("stays")
+
+    def virtual() -> set[str]:
+        return {
+            device["name"]
+            for item in slices()
+            for device in item["spec"]["devices"]
+            if names.CAPACITY_VIRTUAL_VRAM in device["capacity"]
+        }
+
+    cards = [device["name"] for item in slices() for device in item["spec"]["devices"]]
+    others = {*cards} - {kept["device"]}
+    with driver.configured({"tflops-oversell-ratio": "150"}):
+        cluster.until("the idle cards to change", lambda: virtual() == others, seconds=60)
+        time.sleep(10)  # for so long the webhook keeps what it read
+        pods = [f"annotated-{number}" for number in range(2 * len(cards))]
+        for name in pods:
+            annotated.pod(name, annotations=annotations)
+        for name in pods:
+            annotated.wait_until_running(name)
+            (result,) = annotated.results(name)
+            prefix = "" if result["device"] == kept["device"] else "virtual_"
+            amounts = {f"{prefix}tflops": "50", f"{prefix}vram": "16Gi"}
+            assert result["consumedCapacity"].items() >= amounts.items()
+        annotated.delete("stays", *pods)
+        cluster.until("all cards to change", lambda: virtual() == {*cards}, seconds=90)
 
 
 @pytest.mark.webhook

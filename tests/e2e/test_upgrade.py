@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from tensorfusion_dra.core import names
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import LABEL_NODE_PLUGIN
 from tests.support import helm
 
@@ -23,15 +24,56 @@ pytestmark = pytest.mark.upgrade
 
 EARLIER: Final = helm.ROOT / "dist/upgrade/chart"
 SHARE: Final = {"tflops": "30", "vram": "4Gi"}
-VALUES: Final = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
+NAMED, LABELLED, APPLIED = (f"e2e-upgrade-{name}" for name in ("named", "labelled", "applied"))
+VALUES: Final = {
+    "nvidia": {"enabled": False},
+    "settings": {"simulated-gpus": "2xA100-SXM4-80GB"},
+    "claimTemplate": {"namespaces": [NAMED]},
+}
 
 
 @pytest.fixture
 def earlier_release(bare_cluster: Cluster, kubeconfig: str) -> Iterator[None]:
     """The driver is installed from the earlier chart, with the earlier image."""
+    for name in (NAMED, LABELLED, APPLIED):
+        bare_cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     chart("install", kubeconfig, EARLIER, {**VALUES, "image": {"tag": "before"}})
     yield
     run("uninstall", helm.NAMESPACE, kubeconfig)
+    for name in (NAMED, LABELLED, APPLIED):
+        bare_cluster.delete("Namespace", name)
+
+
+def templates(cluster: Cluster) -> dict[str, Json]:
+    """Return the claim templates by namespace."""
+    return {
+        item["metadata"]["namespace"]: item
+        for item in cluster.objects("ResourceClaimTemplate")
+        if item["metadata"]["name"] == names.CLAIM_TEMPLATE
+    }
+
+
+def test_claim_templates_survive_upgrades_whoever_made_them(
+    earlier_release: None, cluster: Cluster, kubeconfig: str
+) -> None:
+    before = templates(cluster)
+    assert before.keys() == {NAMED}
+    label = {"metadata": {"labels": {names.LABEL_TEMPLATE_WANTED: "true"}}}
+    for name in (LABELLED, APPLIED):
+        cluster.merge("Namespace", name, label)
+    plain = yaml.safe_load((helm.ROOT / "daemonset/claim-template.yaml").read_text())
+    plain["metadata"]["namespace"] = APPLIED
+    before[APPLIED] = cluster.create(plain)
+
+    for _ in range(3):
+        chart("upgrade", kubeconfig, helm.CHART, VALUES)
+
+        found = templates(cluster)
+        before.setdefault(LABELLED, found[LABELLED])
+        assert {name: item["metadata"]["uid"] for name, item in found.items()} == {
+            name: item["metadata"]["uid"] for name, item in before.items()
+        }
+        assert all(item["spec"] == plain["spec"] for item in found.values())
 
 
 def chart(verb: str, kubeconfig: str, folder: Path, values: object) -> None:

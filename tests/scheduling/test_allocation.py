@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 
 from dra_simulator import allocation_results
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, class_admission
+from tensorfusion_dra.core.admission import cards as published_cards
+from tensorfusion_dra.core.admission import claim_admission, class_admission, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
@@ -22,6 +26,10 @@ from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import Capacity, Policy, SchedulingError, with_rules
 from tests.support.builders.classes import share_class
+from tests.support.builders.devices import NODE as GPU_NODE
+from tests.support.builders.devices import published_devices
+from tests.support.builders.documents import class_document
+from tests.support.builders.gpus import gpus
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
 from tests.support.objects import (
@@ -733,6 +741,37 @@ def test_claim_for_cards_of_a_class_gets_each_once_with_as_few_requests_as_its_r
 
     assert len(filled["spec"]["devices"]["requests"]) == requests
     assert outcome([filled], CARDS, release=release) == [["gpu-a", "gpu-b", "gpu-c"]]
+
+
+def test_claims_filled_for_both_kinds_of_amounts_fill_cards_of_both_kinds() -> None:
+    cards = gpus(2)
+    ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    switched = replace(GPU_NODE, oversubscription=ratios)
+    found = published_devices(*cards, node=switched, shared={cards[0].uuid: False})
+    plan = slices.plan(slices.wanted([e.as_api() for e in found], switched, node_uid="u"), [])
+    kinds = published_cards.of_slices(plan.create)
+    wanted = PodRequest(tflops=Quantity.whole(156), vram=Quantity.of_bytes(2**30))
+    both = pod_request.by_kind([wanted], kinds, pool="default", virtual=False)
+
+    existing: list[Json] = []
+    with suppress(NoFitError):
+        while True:
+            made = claim_admission.filled(template_claim(), both, pool="default")
+            made["metadata"]["name"] = f"claim-{len(existing)}"
+            cluster = allocation.cluster(
+                slices=plan.create, classes=[class_document()], claims=[*existing, made]
+            )
+            (got,) = allocation_results.allocate([made], cluster, node(GPU_NODE.name))
+            existing.append({**made, "status": {"allocation": got}})
+
+    consumed = [each["status"]["allocation"]["devices"]["results"][0] for each in existing]
+    assert Counter(
+        (
+            each["device"],
+            *(name for name, text in each["consumedCapacity"].items() if text == "156"),
+        )
+        for each in consumed
+    ) == {(cards[1].uuid.lower(), "virtual_tflops"): 3, (cards[0].uuid.lower(), "tflops"): 2}
 
 
 OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}

@@ -7,14 +7,13 @@ import uuid
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from dra_simulator.api.kinds import Served
 from tests.support import helm
-from tests.support.servers import serving, url, write_kubeconfig
+from tests.support.servers import answering, serving, url, write_kubeconfig
 from tests.support.waiting import PATIENCE_SECONDS
 
 Json = dict[str, Any]
@@ -265,32 +264,14 @@ def cluster(folder: Path, values: Mapping[str, Any]) -> Iterator[HelmCluster]:
     """
     found = HelmCluster(folder, values)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # an answer is two writes
+    def answer(method: str, target: str, content: bytes) -> tuple[int, Any]:
+        body = None
+        if method not in {"GET", "DELETE"}:
+            body = secret(content) if content.startswith(PROTOBUF) else json.loads(content)
+        status, document = found.answer(method, target, body)
+        return status, None if "watch=" in target else document
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Log nothing."""
-
-        def do_GET(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            content = self.rfile.read(length)
-            body = None
-            if self.command not in {"GET", "DELETE"}:
-                is_secret = content.startswith(PROTOBUF)
-                body = secret(content) if is_secret else json.loads(content)
-            status, document = found.answer(self.command, self.path, body)
-            text = b"" if "watch=" in self.path else json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = answering(answer)
     write_kubeconfig(folder / "kubeconfig", server=url(server))
     with serving(server):
         yield found

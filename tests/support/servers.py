@@ -2,8 +2,9 @@
 
 import json
 import socketserver
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,6 +21,38 @@ def serving(server: socketserver.BaseServer) -> Iterator[None]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def answering(answer: Callable[[str, str, bytes], tuple[int, object]]) -> ThreadingHTTPServer:
+    """Return an HTTP server on loopback which answers in JSON.
+
+    Args:
+        answer: Gets the method, the path with its query, and the body of a request; returns the
+            status and the document, None for an empty body.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is two writes
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Log nothing."""
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, document = answer(self.command, self.path, body)
+            text = b"" if document is None else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    return server
 
 
 def url(server: socketserver.TCPServer, scheme: str = "http") -> str:

@@ -26,7 +26,7 @@ from tensorfusion_dra.cluster.objects import (
     namespaces_with_template,
 )
 from tensorfusion_dra.cluster.pod_events import PodEvents
-from tensorfusion_dra.cluster.slices import PublishedCards
+from tensorfusion_dra.cluster.published_cards import PublishedCards
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS

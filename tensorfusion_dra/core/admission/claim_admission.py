@@ -39,8 +39,6 @@ Json = dict[str, Any]
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
-PHYSICAL: Final = f"!has(device.capacity[{quoted(names.DRIVER)}].{VIRTUAL_OF[names.CAPACITY_VRAM]})"
-"""Devices that are shared by their physical amounts."""
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
 """Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
 core/claims/index_limits.py explains."""
@@ -236,8 +234,6 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         exactly["selectors"] = _selectors(exactly["selectors"], own)
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)
-    if wanted.keeps_to_kind and not wanted.is_virtual:
-        exactly["selectors"] = _selectors(exactly["selectors"], PHYSICAL)
     amounts = {
         VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
         for name, amount in wanted.amounts().items()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, dialects, pod_admission
+from tensorfusion_dra.core.admission import dialects, pod_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
@@ -205,13 +205,9 @@ def _filled_in(claim: Item) -> dict[str, object]:
     annotations, asked = review.annotations_of(claim), []
     for each in resource_claims.requests(claim):
         amounts = as_map(as_map(each.get("capacity")).get("requests"))
-        selectors = [
-            cel
-            for cel in (as_map(as_map(one).get("cel")) for one in as_list(each.get("selectors")))
-            if cel.get("expression") != claim_admission.PHYSICAL
-        ]
-        one = (selectors, {name.removeprefix("virtual_"): text for name, text in amounts.items()})
-        asked += [one] if one not in asked else []
+        named = {name.removeprefix("virtual_"): text for name, text in amounts.items()}
+        if (each.get("selectors"), named) not in asked:
+            asked.append((each.get("selectors"), named))
     return {
         "number of GPUs": len(resource_claims.main_requests(claim)),
         "selector": [selectors for selectors, _ in asked],

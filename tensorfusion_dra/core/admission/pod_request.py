@@ -221,8 +221,6 @@ class PodRequest:
             the one that the request is named after; the others share with it. Empty if all
             containers share.
         is_virtual: True for virtual amounts.
-        keeps_to_kind: True if cards with the other kind of amounts are in reach, too, so that its
-            selector has to leave them out.
         errors: What is wrong with the annotations.
     """
 
@@ -244,7 +242,6 @@ class PodRequest:
     must_be_enforced: bool = False
     of_containers: tuple["PodRequest", ...] = ()
     is_virtual: bool = False
-    keeps_to_kind: bool = False
     errors: tuple[FieldError, ...] = ()
 
     @property
@@ -434,11 +431,12 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
 def by_kind(
     choices: Sequence[PodRequest], published: Cards, *, pool: str, virtual: bool
 ) -> tuple[PodRequest, ...]:
-    """Return each alternative once for each kind of amounts that cards in its reach share.
+    """Return each alternative once for each kind of amounts by which cards in its reach are shared.
 
     A card is shared by its physical or by its virtual amounts. A node that starts or stops
     oversubscribing changes a card when its last share ends, so a pool may have both for days. A
-    request that named the wrong kind would get nothing, or a whole card.
+    request that named the wrong kind would get nothing, or a whole card. The virtual amounts come
+    first: an empty card that has them satisfies these, and is never taken for the physical ones.
 
     Args:
         choices: The pod's request, in amounts, for each of its models.
@@ -457,10 +455,7 @@ def by_kind(
             for card, node in published.kinds(partial(_is_in_reach, choice, pool)).items()
         } or {virtual: ""}
         nodes |= kinds
-        found += [
-            replace(choice, is_virtual=kind, keeps_to_kind=len(kinds) > 1)
-            for kind in sorted(kinds, reverse=True)
-        ]
+        found += [replace(choice, is_virtual=kind) for kind in sorted(kinds, reverse=True)]
     if len(found) > max(_MAX_MODELS, len(choices)):
         models = ", ".join(each.models[0] for each in choices)
         raise InputError(

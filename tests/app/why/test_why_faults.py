@@ -287,10 +287,7 @@ def test_claim_that_names_other_amounts_than_its_cards_are_shared_by(
     pod = cluster.add_pod("a", metadata={"annotations": ANNOTATED}, resourceClaims=[entry])
     made = resource_claims.created(pod, names.POD_CLAIM, template())
     (wanted,) = pod_request.alternatives(pod_request.parse(ANNOTATED), Cards(), pool="")
-    several = [
-        replace(wanted, is_virtual=kind, keeps_to_kind=len(kinds) > 1)
-        for kind in sorted(kinds, reverse=True)
-    ]
+    several = [replace(wanted, is_virtual=kind) for kind in sorted(kinds, reverse=True)]
     cluster.client.create(CLAIMS, claim_admission.filled(made, several, pool=""))
     status = [{"name": names.POD_CLAIM, "resourceClaimName": f"a-{names.POD_CLAIM}"}]
     cluster.client.patch(

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.cluster.slices import _add, _of_cards
+from tensorfusion_dra.cluster.published_cards import _add, _of_cards
 from tensorfusion_dra.core.admission import cards, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.errors import InputError
