@@ -184,6 +184,48 @@ def test_image_says_at_once_all_that_the_machine_lacks(  # noqa: PLR0917
     assert bool(checked.stderr) == bool(said)
 
 
+BUILDAH = """\
+case "$*" in
+*" images "*) for last; do :; done; [ -e "images/$last" ] ;;
+*" commit "*) for last; do :; done; touch "images/$last" ;;
+*" tag "*) for last; do before=${now:-}; now=$last; done; echo "$before" >> tagged ;;
+esac
+"""
+DEBOOTSTRAP = """\
+echo "$SOURCE_DATE_EPOCH" >> days
+for root; do :; done
+mkdir -p "$root/etc/dpkg/dpkg.cfg.d"
+for folder in usr/share/doc usr/share/man usr/share/locale usr/share/info var/cache/apt \\
+    var/cache/ldconfig var/lib/apt/lists var/log; do mkdir -p "$root/$folder"; done
+"""
+
+
+def test_image_has_the_base_of_its_day_whatever_was_built_before(tmp_path: Path) -> None:
+    """Debian's packages write the day of their installation into files."""
+    shutil.copytree(ROOT / "hack", tmp_path / "hack", symlinks=True)
+    (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/debian:trixie-slim").touch()  # of an earlier release
+    programs = {"id": "echo 0", "buildah": BUILDAH, "debootstrap": DEBOOTSTRAP, "python": "exit 3"}
+    for name, text in programs.items():
+        put_program(tmp_path / "bin", name, text)
+
+    first, next_day = 1_790_000_000, 1_790_000_000 + 86_400
+    for epoch in (first, first + 60, next_day):
+        environment = {
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHON": str(tmp_path / "bin/python"),
+            "SOURCE_DATE_EPOCH": str(epoch),
+            "REVISION": "a",
+        }
+        # Ends when it fetches wheels, with the base.
+        ended(tmp_path / "hack/image", cwd=tmp_path, env=environment)
+
+    days = [f"debian:trixie-slim-{epoch // 86_400}" for epoch in (first, first, next_day)]
+    assert (tmp_path / "days").read_text().split() == [str(first), str(next_day)]
+    assert (tmp_path / "tagged").read_text().split() == days
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="found no make on PATH")
 def test_make_image_makes_no_environment_on_a_machine_that_lacks_something(tmp_path: Path) -> None:
     for name in ("Makefile", "hack", "pyproject.toml"):
