@@ -12,11 +12,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-import yaml
-
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
+from tensorfusion_dra.runtime import untyped_yaml
 
 _KINDS: Final = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
 
@@ -94,8 +93,8 @@ def devices_of(path: Path, text: str) -> list[CdiDevice]:
         CdiError: The spec is invalid.
     """
     try:
-        spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        spec = json.loads(text) if path.suffix == ".json" else untyped_yaml.document(text)
+    except (ValueError, InputError) as error:
         raise CdiError(f"{path}: {error}") from error
     if not isinstance(spec, dict):
         raise CdiError(f"{path}: found {type(spec).__name__}, expected an object")

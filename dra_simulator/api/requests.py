@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import yaml
-
 from dra_simulator.api import failures, kinds
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.registry import DeleteOptions
 from dra_simulator.api.schema import DecodeError, Json, Schema, part
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.field_errors import not_supported, required
+from tensorfusion_dra.runtime import untyped_yaml
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -224,8 +224,8 @@ def document(request: Request, expected: str) -> Json:
 
 def _yaml(text: str) -> object:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return untyped_yaml.document(text)
+    except InputError:
         return None
 
 

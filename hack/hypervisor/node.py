@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -173,15 +172,21 @@ class Check:
 
 
 @contextmanager
-def new_folders_removed(folders: Sequence[Path]) -> Iterator[None]:
-    """Remove those of the folders after the block that did not exist before."""
-    new = [each for each in folders if not each.exists()]
+def new_files_removed(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove after the block whatever is in the folders and was not there before."""
+
+    def present() -> set[Path]:
+        return {path for each in folders if each.exists() for path in (each, *each.rglob("*"))}
+
+    before = present()
     try:
         yield
     finally:
-        for each in new:
-            if each.exists():
-                shutil.rmtree(each)
+        for path in sorted(present() - before, reverse=True):  # a folder after what is in it
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
 
 
 @contextmanager

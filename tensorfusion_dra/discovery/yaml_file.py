@@ -15,17 +15,13 @@ def content(file: Path) -> object:
         InputError: The file cannot be read, is longer than 1 MiB or is not YAML.
     """
     # Imported here, because a node plugin whose settings name no file reads no YAML.
-    import yaml  # noqa: PLC0415
+    from tensorfusion_dra.runtime import untyped_yaml  # noqa: PLC0415
 
     text = read(file)
     try:
-        return yaml.safe_load(text)
-    # PyYAML also lets errors of int(), date() and too deep nesting pass through.
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        if mark := getattr(error, "problem_mark", None):  # of yaml.MarkedYAMLError
-            reason = f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
-        raise InputError(f"{file}: {reason}, expected YAML") from error
+        return untyped_yaml.document(text)
+    except InputError as error:
+        raise InputError(f"{file}: {error}, expected YAML") from error
 
 
 def read(file: Path) -> bytes:

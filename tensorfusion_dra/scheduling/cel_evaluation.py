@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cel_expr_python import cel
-from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
 
 from tensorfusion_dra.core import names
@@ -26,6 +24,14 @@ from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 from tensorfusion_dra.scheduling.devices import Attribute, Device, slice_of
+
+missing = ""
+"""Why nothing can be evaluated here; "" if it can. Some systems have no wheel of the library."""
+try:
+    from cel_expr_python import cel
+    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+except ImportError as error:
+    missing = f"found no CEL library ({error}), expected the Python package cel-expr-python"
 
 Value = dict[str, str]
 
@@ -372,7 +378,10 @@ def selector(expression: str) -> Selector:
 
     Raises:
         CelCompileError: It does not compile, or its result is not a bool.
+        InputError: There is no CEL library.
     """
+    if missing:
+        raise InputError(missing)
     for error in _errors(expression):
         raise CelCompileError(_api_server_error(error))
     return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
@@ -425,7 +434,8 @@ def _api_server_error(error: str) -> str:
 def refusal(text: str) -> str | None:
     """Return why a claim with the selector would be refused, or no device could evaluate it.
 
-    Functions that the library lacks are the API server's to check.
+    Functions that the library lacks are the API server's to check; without the library, so are all
+    types.
     """
     found = type_errors(text)
     return found[0] if found and not not_covered(found) else None
@@ -458,6 +468,8 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
         cost.steps(text, root)
     except CelError as error:
         return [str(error)]
+    if missing:
+        return []
     try:
         text.encode()
         checked = text

@@ -172,3 +172,18 @@ def test_foreign_objects_are_counted_before_they_are_parsed() -> None:
     }
 
     assert found == JSON_PARSERS.keys()
+
+
+def test_yaml_is_read_in_one_way_which_bounds_it() -> None:
+    """`convert`, which keeps comments, has the same bounds in another library."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (*files(), *files(ROOT / "dra_simulator"))
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "yaml"
+        and "load" in node.attr.lower()
+    }
+
+    assert found == {"tensorfusion_dra/runtime/untyped_yaml.py"}

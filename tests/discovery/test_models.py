@@ -163,7 +163,7 @@ def test_other_vendors_and_additional_fields_are_ignored(tmp_path: Path) -> None
         ("- {model: X1}", "entry 1: fullModelName: found None, expected a name"),
         ("[", "line 1: "),
         ("- {a: 1}\n- b: [", "line 2: "),
-        ("- 2024-99-99", "expected YAML"),
+        ("- !!int many", "expected YAML"),
         ("[" * 5000, "expected YAML"),
         ("!!python/object:os.system {}", "line 1: could not determine a constructor"),
         ("#" * (2**20 + 1), "found over 1048576 bytes"),
@@ -191,7 +191,7 @@ def test_file_of_another_format_is_refused(tmp_path: Path, text: str, message: s
         ("'71.2'", "'71.2'"),
         ("[1]", "a list of 1"),
         ("1000001", "1000001"),
-        ("0x" + "f" * 5000, "a number of over 64 bits"),
+        ("0x" + "f" * 90, "a number of over 64 bits"),
     ],
 )
 def test_invalid_tflops_are_refused(tmp_path: Path, tflops: str, found: str) -> None:

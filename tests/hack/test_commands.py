@@ -109,19 +109,22 @@ def test_hypervisor_check_leaves_cluster_and_node_as_they_were(
     monkeypatch.setenv("STORED", stored)
     monkeypatch.chdir(tmp_path)
     old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
+    (old / "claims").mkdir(parents=True)
+    (old / "cards.json").touch()
 
     def fail() -> None:
-        with node.new_folders_removed([old, new]), node.device_class():
-            (old / "file").touch()
+        with node.new_files_removed([old, new]), node.device_class():
+            (old / "claims.lock").touch()
+            (old / "claims" / "a.json").touch()
             (new / "shm").mkdir(parents=True)
+            (new / "shm" / "link").symlink_to(old)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
 
     assert (tmp_path / "calls").read_text().splitlines() == ["get deviceclass", *changes]
-    assert (old / "file").exists()
+    assert {*old.rglob("*")} == {old / "claims", old / "cards.json"}
     assert not new.exists()
 
 
@@ -182,6 +185,85 @@ def test_image_says_at_once_all_that_the_machine_lacks(  # noqa: PLR0917
     assert (checked.returncode, checked.stdout) == (bool(said), "")
     assert [line for line in said if line not in checked.stderr] == []
     assert bool(checked.stderr) == bool(said)
+
+
+BUILDAH = """\
+case "$*" in
+*" images "*) for last; do :; done; [ -e "images/$last" ] ;;
+*" commit "*) for last; do :; done; touch "images/$last" ;;
+*" tag "*) for last; do before=${now:-}; now=$last; done; echo "$before" >> tagged ;;
+esac
+"""
+DEBOOTSTRAP = """\
+echo "$SOURCE_DATE_EPOCH" >> days
+for root; do :; done
+mkdir -p "$root/etc/dpkg/dpkg.cfg.d"
+for folder in usr/share/doc usr/share/man usr/share/locale usr/share/info var/cache/apt \\
+    var/cache/ldconfig var/lib/apt/lists var/log; do mkdir -p "$root/$folder"; done
+"""
+
+
+def test_image_has_the_base_of_its_day_whatever_was_built_before(tmp_path: Path) -> None:
+    """Debian's packages write the day of their installation into files."""
+    shutil.copytree(ROOT / "hack", tmp_path / "hack", symlinks=True)
+    (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/debian:trixie-slim").touch()  # of an earlier release
+    programs = {"id": "echo 0", "buildah": BUILDAH, "debootstrap": DEBOOTSTRAP, "python": "exit 3"}
+    for name, text in programs.items():
+        put_program(tmp_path / "bin", name, text)
+
+    first, next_day = 1_790_000_000, 1_790_000_000 + 86_400
+    for epoch in (first, first + 60, next_day):
+        environment = {
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHON": str(tmp_path / "bin/python"),
+            "SOURCE_DATE_EPOCH": str(epoch),
+            "REVISION": "a",
+        }
+        # Ends when it fetches wheels, with the base.
+        ended(tmp_path / "hack/image", cwd=tmp_path, env=environment)
+
+    days = [f"debian:trixie-slim-{epoch // 86_400}" for epoch in (first, first, next_day)]
+    assert (tmp_path / "days").read_text().split() == [str(first), str(next_day)]
+    assert (tmp_path / "tagged").read_text().split() == days
+
+
+INSTALLED = """\
+case "$1" in
+--version) echo "tensorfusion-dra $VERSION" ;;
+simulate)
+    [ ! -e simulated ] || exit 0
+    touch simulated
+    echo "simulate needs the extra 'simulate'" >&2
+    exit 2
+    ;;
+esac
+"""
+
+
+def test_release_check_does_not_print_the_refusal_that_it_expects(tmp_path: Path) -> None:
+    put_program(tmp_path / "venv", "tensorfusion-dra", INSTALLED)
+    put_program(tmp_path / "venv", "python")
+    made = f'[ "$2" != venv ] || {{ mkdir .venv; cp -r {tmp_path / "venv"} .venv/bin; }}'
+    for name, text in {"python": made, "tar": "", "cmp": "", "stat": "echo 0"}.items():
+        put_program(tmp_path / "bin", name, text)
+
+    # Ends at the kubectl plugin, which is not in the empty archives.
+    done = ended(
+        ROOT / "hack/release-check",
+        "--inside",
+        tmp_path / "bin/python",
+        env={
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path),
+            "VERSION": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
+        },
+    )
+
+    assert [*tmp_path.glob("*/simulated")]
+    assert [*tmp_path.glob("*/plugin")]
+    assert "extra" not in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="found no make on PATH")

@@ -127,6 +127,8 @@ def _translate(expression: str, *, form: str) -> int:
     for finding in _by_library(translated):
         if finding["ok"] is False:
             raise InputError(finding["text"])
+        if finding["ok"] is None:
+            sys.stderr.write(f"types {finding['text']}\n")
     document = {"expression": translated, "changed": translated != expression}
     sys.stdout.write(streams.formatted(form, document, [translated]))
     return 0
@@ -195,15 +197,11 @@ def _unknown_names(expression: str) -> list[CheckResult]:
 def _by_library(expression: str) -> list[CheckResult]:
     """Check what needs the CEL library: the types."""
     errors = cel_evaluation.type_errors(expression)
-    missing = cel_evaluation.not_covered(errors)
-    if missing is not None:
-        return [
-            CheckResult(
-                check="types",
-                ok=None,
-                text=f"not checked: Kubernetes has {missing}, the local CEL library does not",
-            )
-        ]
+    unchecked = cel_evaluation.missing
+    if function := cel_evaluation.not_covered(errors):
+        unchecked = f"Kubernetes has {function}, the local CEL library does not"
+    if unchecked:
+        return [CheckResult(check="types", ok=None, text=f"not checked: {unchecked}")]
     types = [CheckResult(check="types", ok=False, text=error) for error in errors]
     return types or [CheckResult(check="types", ok=True, text="ok")]
 

@@ -13,12 +13,12 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.resolver import BaseResolver
@@ -33,14 +33,14 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.runtime import untyped_yaml
+from tensorfusion_dra.runtime.untyped_yaml import BoundsError, Meter
 
 _DOCUMENT_START: Final = re.compile(r"---[ \t]*(?:#.*)?(?:\n|$)|---[ \t]+")
 # For example `devices:` and the `- ` below it, `devices:` and the key below it.
 _LIST: Final = re.compile(
     r"^(?P<key> *)(?:- )?[^\s#-].*:[ \t]*(?:#.*)?\n(?P<dash> *)-(?P<gap> +)\S", re.M
 )
-_MAX_NODES: Final = 100_000
-"""Of a document with aliases."""
 _MAPPING: Final = re.compile(r"^(?P<key> *)[^\s#-].*:[ \t]*(?:#.*)?\n(?P<inner> *)[^\s#-]", re.M)
 
 
@@ -60,32 +60,17 @@ _Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
 
 
 class _Bounded(Composer):
-    """Composer that refuses many repetitions, which no object of Kubernetes has.
+    """Composer with bounds: the conversion goes through a value again for each of its aliases."""
 
-    Every part of ruamel.yaml, and the conversion, goes through a value again for each of its
-    aliases. So ten lines, each a list of nine aliases of the line before, would take days.
-    """
-
-    def __init__(self, loader: Any = None) -> None:
+    def __init__(self, meter: Meter, loader: Any = None) -> None:
         super().__init__(loader)
-        self._nodes = 0
-        self._sizes: Final[dict[int, int]] = {}
-        """Number of nodes in each complete node, by its id."""
+        self._meter: Final = meter
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node and those in it."""
-        event, before = self.parser.peek_event(), self._nodes
-        node = super().compose_node(parent, index)
-        if isinstance(event, AliasEvent):
-            # An alias of a value that contains it has no size yet.
-            self._nodes += self._sizes.get(id(node), _MAX_NODES)
-            if self._nodes > _MAX_NODES:
-                text = f"found aliases of more than {_MAX_NODES} values"
-                raise ComposerError(problem=text, problem_mark=event.start_mark)
-        else:
-            self._nodes += 1
-            self._sizes[id(node)] = self._nodes - before
-        return node
+        event = self.parser.peek_event()
+        with self._meter.node(event, is_alias=isinstance(event, AliasEvent)):
+            return super().compose_node(parent, index)
 
 
 class Document:
@@ -95,14 +80,15 @@ class Document:
         root: Its content: mappings, lists and texts; None if it is empty.
     """
 
-    def __init__(self, text: str, first_line: int) -> None:
+    def __init__(self, text: str, first_line: int, meter: Meter) -> None:
         """Parse a document.
 
         Args:
             first_line: Number of its first line in the whole text, from 1.
+            meter: Count of the values in the whole text.
 
         Raises:
-            InputError: The text is not YAML, sets a key twice, or takes too long to read.
+            InputError: The text is not YAML, sets a key twice, or describes too much.
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n")
@@ -111,14 +97,12 @@ class Document:
         self._body: Final = text.removeprefix(self._start)
         self._first_line: Final = first_line + self._start.count("\n")
         self._yaml: Final = _round_trip(self._body)
+        self._yaml.Composer = partial(_Bounded, meter)
         try:
             self.root: Any = self._yaml.load(self._body)
-        except (DuplicateKeyError, ComposerError) as error:
-            raise InputError(
-                f"YAML: line {error.problem_mark.line + self._first_line}: {error.problem}"
-            ) from error
-        except YAMLError as error:
-            raise InputError(f"YAML: {' '.join(str(error).split())}") from error
+        except (YAMLError, BoundsError) as error:
+            text = untyped_yaml.fault(error, self._body, self._first_line)
+            raise InputError(f"YAML: {text}") from error
 
     def text(self) -> str:
         """Return the document as it is now."""
@@ -140,9 +124,9 @@ def documents(text: str) -> Iterator[tuple[str, Document]]:
     Raises:
         InputError: The text is not YAML.
     """
-    line = 1
+    line, meter = 1, Meter()
     for part in re.split(r"(?m)^(?=---(?:\s|$))", text):
-        yield part, Document(part, line)
+        yield part, Document(part, line, meter)
         line += part.count("\n")
 
 
@@ -212,7 +196,7 @@ def replace(part: CommentedMap, key: str, text: str) -> None:
 def _round_trip(text: str) -> YAML:
     """Return ruamel.yaml's reader and writer for a text, with the indentation of the text."""
     found = YAML(typ="rt", pure=True)
-    found.Resolver, found.Composer = _Plain, _Bounded
+    found.Resolver = _Plain
     found.preserve_quotes = True
     found.brace_single_entry_mapping_in_flow_sequence = True
     found.width = 2**31
@@ -338,10 +322,7 @@ def convert(
     Raises:
         InputError: The text is not YAML, or sets a key twice.
     """
-    try:
-        done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
-    except RecursionError as error:
-        raise InputError("YAML: found too many levels") from error
+    done = [_Conversion(part, found, spoken, classes) for part, found in documents(text)]
     return Converted(
         text="".join(each.text for each in done),
         reasons=tuple(sorted({reason for each in done for reason in each.reasons})),

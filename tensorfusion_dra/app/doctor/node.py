@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.runtime import untyped_yaml
 from tensorfusion_dra.state import claim_store, unix_sockets
 
 _AS_ROOT: Final = "run this as root on the node"
@@ -327,7 +326,7 @@ def _faults_of_spec(
     subject, uid = f"CDI spec {path}", _claim_uid(path)
     try:
         missing = _missing(context, _content(path))
-    except (OSError, CdiError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, CdiError, InputError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         missing = []
         if uid is not None:
@@ -366,7 +365,7 @@ def _content(path: Path) -> Mapping[str, Any]:
     if path.stat().st_size > _MAX_BYTES:
         raise CdiError(f"over {_MAX_BYTES} bytes")
     text = path.read_text(encoding="utf-8")
-    document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    document = json.loads(text) if path.suffix == ".json" else untyped_yaml.document(text)
     if not isinstance(document, dict):
         raise CdiError("found no mapping, expected a CDI spec")
     cdi_rules.check(document)

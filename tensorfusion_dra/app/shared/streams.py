@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +16,11 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
+from tensorfusion_dra.runtime import untyped_yaml
 
 STDIN: Final = "-"
 """The file name that stands for stdin."""
+MAX_BYTES: Final = 16 * 2**20
 WIDE: Final = "wide"
 FOR_PEOPLE: Final = ("table", WIDE)
 _STDOUT: Final = 1
@@ -30,12 +32,14 @@ def read(file: str) -> str:
     """Return the text of a file, or of stdin.
 
     Raises:
-        InputError: The text cannot be read, or is not UTF-8.
+        InputError: The text cannot be read, is longer than 16 MiB, or is not UTF-8.
     """
     try:
-        if file == STDIN:
-            return sys.stdin.buffer.read().decode()
-        return Path(file).read_bytes().decode()
+        with nullcontext(sys.stdin.buffer) if file == STDIN else Path(file).open("rb") as stream:
+            found = stream.read(MAX_BYTES + 1)
+        if len(found) > MAX_BYTES:
+            raise InputError(f"{file}: found over {MAX_BYTES} bytes, expected fewer")
+        return found.decode()
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -49,12 +53,14 @@ def documents(file: str, *, of: str = "") -> list[dict[str, Any]]:
         of: What the file has, for the error of one that is not YAML.
 
     Raises:
-        InputError: The file cannot be read, or is not YAML.
+        InputError: The file cannot be read, is not YAML, has more than objects, or describes too
+            much.
     """
+    text = read(file)
     try:
-        return list(_flat(yaml.safe_load_all(read(file))))
-    except yaml.YAMLError as error:
-        raise InputError(f"{of}{file}: {' '.join(str(error).split())}") from error
+        return list(_flat(untyped_yaml.documents(text)))
+    except InputError as error:
+        raise InputError(f"{of}{file}: {error}") from error
 
 
 def _flat(found: Iterable[object]) -> Iterator[dict[str, Any]]:
@@ -62,6 +68,8 @@ def _flat(found: Iterable[object]) -> Iterator[dict[str, Any]]:
         if isinstance(each, dict):
             items = each.get("items")
             yield from _flat(items) if isinstance(items, list) else (each,)
+        elif each is not None:
+            raise InputError(f"found {str(each)[:40]!r}, expected an object")
 
 
 @contextmanager

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
@@ -19,6 +17,7 @@ from dra_simulator.rest import (
     Json,
     Resource,
 )
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.app.simulate.options import MAX_PODS, Options
 from tensorfusion_dra.app.simulate.progress import Progress
@@ -165,16 +164,10 @@ def _requests(cluster: SimulatedCluster, pod: str) -> list[Json]:
 
 def _read(file: Path) -> list[dict[str, Any]]:
     """Return the file's objects in the order of creation, each with its namespace."""
-    try:
-        found = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: {' '.join(str(error).split())}") from error
-    objects: list[Any] = [each for item in found if item is not None for each in _pods_of(item)]
+    objects = [each for item in streams.documents(str(file)) for each in _pods_of(item)]
     for item in objects:
         known = ", ".join([*(resource.kind for resource in _APPLIED), "a workload with its pods"])
-        if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
+        if not isinstance(item.get("metadata"), dict):
             raise InputError(f"{file}: found {str(item)[:40]!r}, expected an object")
         if (item.get("apiVersion"), item.get("kind")) not in _RESOURCES:
             kind = f"{item.get('kind')} of {item.get('apiVersion')}"

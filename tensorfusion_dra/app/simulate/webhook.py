@@ -13,9 +13,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trustme
-import yaml
 
 import tensorfusion_dra
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.webhook.reviews import MUTATE_CLAIMS, QUOTAS
@@ -155,8 +155,6 @@ def documents(name: str) -> list[Json]:
     """
     file = Path(tensorfusion_dra.__file__).parents[1] / "daemonset" / name
     try:
-        return [dict(found) for found in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
-    except OSError as error:
-        raise InputError(
-            f"{file}: {error.strerror}, expected a checkout of the repository"
-        ) from error
+        return streams.documents(str(file))
+    except InputError as error:
+        raise InputError(f"{error}, expected a checkout of the repository") from error

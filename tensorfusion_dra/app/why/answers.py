@@ -104,7 +104,7 @@ class Diagnosis:
         helps: What would help, the quickest first.
         findings: Faults that are not about free devices.
         outcomes: The nodes; empty if the pod was not tried on them.
-        unchecked: What could not be read for want of a right.
+        unchecked: What could not be read for want of a right, or checked without the CEL library.
         release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
     """
 

@@ -20,13 +20,13 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
-from tensorfusion_dra.scheduling import allocation, placement
+from tensorfusion_dra.scheduling import allocation, cel_evaluation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, Trial
 from tensorfusion_dra.webhook.admission import AdmissionRules
 
@@ -39,6 +39,7 @@ _SAID_OF: Final = {
 }
 _UNANSWERED: Final = re.compile(r'failed calling webhook "([^"]+)"')
 """What the API server says of a webhook that does not answer."""
+_NEED_CEL: Final = "free cards and the types of selectors"
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
 
@@ -225,7 +226,9 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         )
     )
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
-    can_try = resolved.is_complete and not observed.missing
+    no_right = f"no right to list {' and '.join(observed.missing)}. {answers.BIND_ROLE}"
+    untried = no_right if observed.missing else cel_evaluation.missing
+    can_try = resolved.is_complete and not untried
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
@@ -244,11 +247,8 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     ]
     if resolved.problems:
         answer = answers.blocked(name, resolved.problems, trial, outcomes)
-    elif observed.missing:
-        answer = (
-            f"{name} waits; whether a card is free for it was not tried: no right to list "
-            f"{' and '.join(observed.missing)}. {answers.BIND_ROLE}"
-        )
+    elif untried:
+        answer = f"{name} waits; whether a card is free for it was not tried: {untried}"
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:
@@ -262,7 +262,10 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         helps=list(dict.fromkeys(helps)),
         findings=every,
         outcomes=outcomes,
-        unchecked=list(observed.unreadable),
+        unchecked=[
+            *observed.unreadable,
+            *(f"{_NEED_CEL}: {reason}" for reason in [cel_evaluation.missing] if reason),
+        ],
         release=f"1.{observed.release}",
     )
 
@@ -433,7 +436,9 @@ def _judge(
     for error in verdict.errors:
         subject = error.path or "pod"
         found.findings.append(
-            Finding(
+            not_checked(subject, error.text)
+            if error.text == cel_evaluation.missing
+            else Finding(
                 level=Level.WARNING if is_admitted else Level.PROBLEM,
                 subject=subject,
                 found=error.text,

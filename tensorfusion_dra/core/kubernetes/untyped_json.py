@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeGuard
 
-_MAX_LEVELS: Final = 100
+MAX_LEVELS: Final = 100
 """Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
 level, and Python's recursion limit is a thousand."""
 MAX_ELEMENTS: Final = 50_000
@@ -28,7 +28,7 @@ class DepthError(BoundError):
     """A value nests too deeply."""
 
     def __init__(self) -> None:
-        super().__init__(f"found more than {_MAX_LEVELS} levels of nesting")
+        super().__init__(f"found more than {MAX_LEVELS} levels of nesting")
 
 
 class ElementsError(BoundError):
@@ -103,7 +103,7 @@ def check_levels(value: object) -> None:
         DepthError: Too many.
     """
     with suppress(RecursionError):
-        if _levels([value]) <= _MAX_LEVELS + 1:
+        if _levels([value]) <= MAX_LEVELS + 1:
             return
     raise DepthError
 

@@ -21,6 +21,7 @@ from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support import forks
 from tests.support.selecting import A
 from tests.support.tally import examples
+from tests.support.yaml_bombs import BOMBS
 
 CLAIM: Final = """\
 apiVersion: resource.k8s.io/{version}
@@ -339,7 +340,8 @@ def test_an_error_that_cannot_be_converted_is_reported_with_its_line(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *(("a: [", ""), ("a: b: c", ""), ("\t- a", ""), ("a: \x00", ""), ("*nothing", "")),
+        *(("a: 1\n---\nb: \x00", "line 3: "), ("a: 1\n---\n*nothing", "line 3: ")),
+        *(("a: [", "line 1: "), ("a: 1\n---\nb: c: d", "line 3: "), ("\t- a", "line 1: ")),
         ("a: 1\n---\nb: 1\nc: 2\nb: 3\n", 'line 5: found duplicate key "b"'),
     ],
 )
@@ -348,24 +350,7 @@ def test_invalid_yaml_is_bad_input(text: str, reason: str) -> None:
         convert(text)
 
 
-def bomb(lines: int, entry: str) -> str:
-    """Return lines of which each has the value of the one before several times."""
-    return "a0: &a0 {x: 1}\n" + "".join(
-        f"a{i}: &a{i} {entry.format(*[f'*a{i - 1}'] * 4)}\n" for i in range(1, lines)
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (bomb(40, "[{}, {}, {}, {}]"), "line 9: found aliases of more than 100000 values"),
-        (bomb(40, "{{<<: [{}, {}, {}, {}], b: 1}}"), "line 8: found aliases of more than 100000"),
-        ("a: 1\n---\nb: 2\nc: " + "[" * 5000, "found too many levels"),
-        ("".join(" " * i + "a:\n" for i in range(500)), "found too many levels"),
-        ("b: &a\n  c:\n  - *a\n", "line 3: found aliases of more than 100000 values"),
-    ],
-    ids=["repeated", "merged", "brackets", "blocks", "recursive"],
-)
+@pytest.mark.parametrize(("text", "reason"), BOMBS.values(), ids=BOMBS)
 def test_what_would_take_long_is_refused_with_its_line(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=f"^YAML: {reason}"):
         convert(text)
@@ -378,7 +363,16 @@ def test_aliases_as_people_use_them_are_converted() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# only a comment\n", "---\n---\n", "text", "- a\n- {b: c}\n", "1: {2: 3}"]
+    "text",
+    [
+        "",
+        "# only a comment\n",
+        "---\n---\n",
+        "text",
+        "- a\n- {b: c}\n",
+        "1: {2: 3}",
+        "[" * 100 + "a" + "]" * 100,
+    ],
 )
 def test_documents_that_are_not_objects_stay_unchanged(text: str) -> None:
     assert convert(text) == Converted(text=text, reasons=(), problems=())
@@ -715,7 +709,7 @@ def test_an_error_that_cannot_be_converted_is_exit_code_1(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"a: [", "YAML: while parsing"),
+        (b"a: [", "YAML: line 1: expected"),
         (b"a: \xff", "found byte 3, expected UTF-8"),
         (None, "No such file"),
     ],

@@ -71,7 +71,8 @@ def test_a_missing_spec_and_a_leftover_spec_of_a_prepared_claim_are_warnings(
     [
         ("a.json", "{", [(Level.WARNING, "Expecting")]),
         ("a.json", "[]", [(Level.WARNING, "expected a CDI spec")]),
-        ("a.yaml", "cdiVersion: [", [(Level.WARNING, "while parsing")]),
+        ("a.yaml", "cdiVersion: [", [(Level.WARNING, "line 1: expected")]),
+        ("a.yaml", "[" * 5000, [(Level.WARNING, "line 1: found more than 100 levels")]),
         ("a.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", [(Level.WARNING, "no devices")]),
         (
             "tensor-fusion.ai-vgpu_a.json",
