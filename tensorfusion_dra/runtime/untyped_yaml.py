@@ -47,18 +47,16 @@ class Meter:
         Raises:
             BoundsError: There are too many values now.
         """
-        values, deepest, repeated = self._values, self._deepest, 1
+        values, deepest = self._values, self._deepest
         self._level = self._deepest = self._level + 1
-        if not is_alias:
-            self._anchored.pop(event.anchor, None)
+        # An alias of a value that contains it has no end.
+        anchored = self._anchored.pop(event.anchor, (MAX_REPEATED + 1, 1))
         self._check(event)
         yield
-        if is_alias:
-            # An alias of a value that contains it has no end.
-            repeated, levels = self._anchored.get(event.anchor, (MAX_REPEATED + 1, 1))
-            self._repeated += repeated
-            self._deepest += levels - 1
+        repeated, levels = anchored if is_alias else (1, 1)
         self._values += repeated
+        self._repeated += repeated * is_alias
+        self._deepest += levels - 1
         self._check(event)
         self._anchored[event.anchor] = self._values - values, self._deepest - self._level + 1
         self._level -= 1

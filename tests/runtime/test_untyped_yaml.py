@@ -14,7 +14,7 @@ def test_text_that_describes_too_much_is_refused_with_its_line(text: str, reason
 
 
 def test_values_nested_by_aliases_are_refused() -> None:
-    text = "".join(f"a{i}: &a{i} {'[' * 60}*a{i - 1}{']' * 60}\n" for i in range(1, 9))
+    text = "".join(f"a{i}: &a{i} [{'[' * 59}*a{i - 1}{']' * 59}, 0]\n" for i in range(1, 9))
 
     with pytest.raises(InputError, match=r"^line 3: found more than 100 levels of nesting"):
         untyped_yaml.documents("a0: &a0 {}\n" + text)

@@ -3,8 +3,9 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import structlog
 
 from tensorfusion_dra.app.shared import logging as app_logging
 from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 
 
@@ -39,6 +41,36 @@ def test_amounts_in_a_text() -> None:
     found = streams.with_points("271200m of 312 taken, 40m more, vram 125098Mi, gpu-12m3, 1g.10gb")
 
     assert found == "271.2 of 312 taken, 0.04 more, vram 122.1Gi, gpu-12m3, 1g.10gb"
+
+
+def test_text_of_16_mib_is_read_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long"
+    file.touch()
+    os.truncate(file, streams.MAX_BYTES)
+
+    assert len(streams.read(str(file))) == streams.MAX_BYTES
+    os.truncate(file, 2**40)
+    with pytest.raises(InputError, match=f"^{file}: found over 16777216 bytes"):
+        streams.read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("--- {a: 1}\n--- b\n", "'b'"), ("items: [{a: 1}, [b]]", r"\"\['b'\]\"")],
+)
+def test_what_is_no_object_is_refused(tmp_path: Path, text: str, found: str) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(text)
+
+    with pytest.raises(InputError, match=f"^{file}: found {found}, expected an object"):
+        streams.documents(str(file))
+
+
+def test_objects_of_lists_are_read_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text("---\n--- {a: 1}\n--- {kind: List, items: [{b: 1}, {items: [{c: 1}]}]}\n")
+
+    assert streams.documents(str(file)) == [{"a": 1}, {"b": 1}, {"c": 1}]
 
 
 @pytest.fixture
