@@ -316,3 +316,41 @@ def test_options_of_cluster_up_on_the_page_are_its_options(line: str, tmp_path: 
     ended = cluster_up(tmp_path, arguments + (" --check" if "--bin" in arguments else ""))
 
     assert "cannot run the cluster" in ended.stderr or "nothing was started there" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "status", "said", "calls"),
+    [
+        ("a.tar", 0, "", ["images import a.tar"]),
+        ("none.tar", 2, "none.tar: no such file\n", []),
+        ("kept/a:1", 0, "", ["images ls -q name==kept/a:1"]),
+        (
+            "busybox:1.37",
+            2,
+            "image docker.io/library/busybox:1.37: no file of --images or --load has it,"
+            " and containerd cannot pull it: no such host\n",
+            [
+                "images ls -q name==docker.io/library/busybox:1.37",
+                "images pull docker.io/library/busybox:1.37",
+            ],
+        ),
+    ],
+)
+def test_image_comes_from_a_file_or_is_pulled_unless_it_is_there(
+    image: str, status: int, said: str, calls: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.tar").touch()
+    (tmp_path / "state/log").mkdir(parents=True)
+    options = f"BIN={tmp_path} CNI_BIN= PAUSE= GATES= NODE= KUBELET_ROOT="
+    (tmp_path / "state/options").write_text(options)
+    put(
+        tmp_path / "ctr",
+        'shift 4; echo "$*" >> calls\n'
+        'case "$*" in *kept*) echo kept/a:1 ;; *pull*) echo no such host >&2; exit 1 ;; esac',
+    )
+
+    ended = cluster_up(tmp_path, f"--state state --load {image}")
+
+    made = tmp_path / "calls"
+    assert (ended.returncode, ended.stderr) == (status, f"cluster-up: {said}" if said else "")
+    assert (made.read_text().splitlines() if made.exists() else []) == calls
