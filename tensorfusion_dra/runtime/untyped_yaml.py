@@ -81,7 +81,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node and those in it."""
-        event = self.peek_event()
+        parser: Any = self  # its types are incomplete
+        event = parser.peek_event()
         with self._meter.node(event, is_alias=isinstance(event, yaml.AliasEvent)):
             return super().compose_node(parent, index)
 
@@ -97,9 +98,10 @@ class _Loader(yaml.SafeLoader):
             raise BoundsError(problem=str(error), problem_mark=node.start_mark) from error
 
 
-_Loader.add_constructor(f"{_TAG}timestamp", yaml.SafeLoader.construct_yaml_str)  # as in Kubernetes
+_loader: Any = _Loader
+_loader.add_constructor(f"{_TAG}timestamp", yaml.SafeLoader.construct_yaml_str)  # as in Kubernetes
 for _name in ("binary", "omap", "pairs", "set"):
-    _Loader.add_constructor(f"{_TAG}{_name}", yaml.SafeLoader.construct_undefined)
+    _loader.add_constructor(f"{_TAG}{_name}", yaml.SafeLoader.construct_undefined)
 
 
 def documents(text: str | bytes) -> list[object]:

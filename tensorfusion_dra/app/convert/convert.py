@@ -97,7 +97,8 @@ class Document:
         self._body: Final = text.removeprefix(self._start)
         self._first_line: Final = first_line + self._start.count("\n")
         self._yaml: Final = _round_trip(self._body)
-        self._yaml.Composer = partial(_Bounded, meter)
+        composer: Any = partial(_Bounded, meter)
+        self._yaml.Composer = composer
         try:
             self.root: Any = self._yaml.load(self._body)
         except (YAMLError, BoundsError) as error:
