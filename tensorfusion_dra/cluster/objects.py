@@ -170,7 +170,7 @@ class Quotas:
         )
         change = {
             "resourceVersion": about["resourceVersion"],
-            "annotations": {names.ANNOTATION_ADMITTED: text},
+            "annotations": {names.QUOTA_ADMITTED: text},
         }
         try:
             self._api.call(

@@ -19,7 +19,7 @@ _PUBLISHED: Final[Projection] = {
     "spec!": {
         "driver!": str,
         "nodeName": str,
-        "pool!": {"name!": str},
+        "pool!": {"name!": str, "generation": int, "resourceSliceCount!": int},
         "devices": [dict],
     },
 }

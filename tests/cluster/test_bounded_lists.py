@@ -3,11 +3,8 @@
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any, Final
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tests.support import raw_server
@@ -24,7 +20,7 @@ from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import eventually
 
 OBJECTS: Final = 30
 OBJECT_BYTES: Final = 600_000
@@ -109,37 +105,6 @@ def test_a_list_takes_the_room_of_one_object(
 ) -> None:
     with raw_server.served(served(make)) as server, bounded(server, tmp_path) as api:
         assert read(api) == OBJECTS
-
-
-def test_collection_is_listed_by_one_thread_at_a_time(tmp_path: Path) -> None:
-    may_end = Event()
-    content = b'{"items": [{"metadata": {"name": "a"}}]}'
-
-    def answer() -> Iterator[bytes]:
-        yield head(f"Content-Length: {len(content)}")
-        assert may_end.wait(PATIENCE_SECONDS)
-        yield content
-
-    with (
-        raw_server.served(answer) as server,
-        ThreadPoolExecutor(2) as threads,
-        ExitStack() as at_the_end,
-    ):
-        at_the_end.callback(may_end.set)
-        api = Api(server.kubeconfig(tmp_path))
-        listed = partial(api.listed, keep=dict, wait_seconds=PATIENCE_SECONDS)
-        first = threads.submit(listed, "/a")
-        assert eventually(lambda: len(server.requests) == 1)
-        with pytest.raises(RetryableError, match="GET /a: another list takes more than"):
-            api.listed("/a", dict, wait_seconds=0.1)
-        other = threads.submit(listed, "/b")
-        assert eventually(lambda: len(server.requests) == 2)
-        may_end.set()
-
-        found = [first.result(), other.result(), listed("/a")]
-
-    assert [len(each.items) for each in found] == [1, 1, 1]
-    assert [line.partition("?")[0] for line in server.requests] == ["GET /a", "GET /b", "GET /a"]
 
 
 def test_claims_of_a_namespace_with_a_quota_take_the_room_of_one(tmp_path: Path) -> None:

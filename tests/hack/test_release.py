@@ -391,7 +391,10 @@ def test_release_of_one_commit_has_all_artifacts_and_the_same_bytes_twice(checko
                 f"tensorfusion_dra_simulator-{VERSION}{end}"
                 for end in (".tar.gz", "-py3-none-any.whl")
             ),
-            *(f"{name}.yaml" for name in ("nvidia", "simulated", "webhook", "tensorfusion")),
+            *(
+                f"{name}.yaml"
+                for name in ("nvidia", "simulated", "test", "webhook", "tensorfusion")
+            ),
             *("artifacthub-repo.yml", "image.txt", "kubectl-tensorfusion.spdx.json", "notes.md"),
             f"tensorfusion-dra-{VERSION}.tgz",
         ]

@@ -103,7 +103,7 @@ class QuotasInMemory(ObjectsInMemory):
             if stored.get("resourceVersion") != about.get("resourceVersion"):
                 return False
             stored["resourceVersion"] = f"{int(stored.get('resourceVersion', '0')) + 1}"
-            stored["annotations"] = {names.ANNOTATION_ADMITTED: text}
+            stored["annotations"] = {names.QUOTA_ADMITTED: text}
             return True
 
 

@@ -67,7 +67,9 @@ def reviews(
             classes=ObjectsInMemory(),
             scheduler="default-scheduler",
             virtual=False,
-            on_warnings=lambda pod, warnings: said.extend([str(pod), *warnings]),
+            on_warnings=lambda pod, warnings: said.extend(
+                [f"{pod['namespace']}/{pod['name']}", *warnings]
+            ),
         ),
         QuotaAdmission(
             quotas,

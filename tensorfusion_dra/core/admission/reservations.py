@@ -90,7 +90,7 @@ def of_quotas(quotas: Iterable[Item], *, now: float) -> dict[str, Reservation]:
     """
     found = {}
     for each in quotas:
-        text = review.annotations_of(each).get(names.ANNOTATION_ADMITTED, "{}")
+        text = review.annotations_of(each).get(names.QUOTA_ADMITTED, "{}")
         try:
             entries: Any = untyped_json.parse(text.encode())
             for uid, (ends_at, name, is_trusted, amounts) in entries.items():
@@ -102,7 +102,7 @@ def of_quotas(quotas: Iterable[Item], *, now: float) -> dict[str, Reservation]:
                 )
         except (ValueError, TypeError, AttributeError, DriverError) as error:
             raise DriverError(
-                f"GPUResourceQuota {each['metadata']['name']}: {names.ANNOTATION_ADMITTED}: found "
+                f"GPUResourceQuota {each['metadata']['name']}: {names.QUOTA_ADMITTED}: found "
                 f"{text[:80]!r}, expected what the webhook wrote; remove the annotation"
             ) from error
     return {uid: each for uid, each in found.items() if each.ends_at > now}

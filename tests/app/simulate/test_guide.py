@@ -236,7 +236,7 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("kind: [", "while parsing"),
+        ("kind: [", "line 1: expected the node content"),
         ("7", "found '7', expected an object"),
         (
             "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}",
