@@ -479,11 +479,13 @@ def create_event(
     message: str,
     regarding: Mapping[str, str],
     instance: str,
+    name: str = "",
 ) -> None:
     """Create an Event.
 
     Args:
         kind: Normal or Warning.
+        name: Name of the Event, which is created only once; "" for a name of its own.
         instance: Who reports it.
 
     Raises:
@@ -496,7 +498,10 @@ def create_event(
         body={
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+            "metadata": {
+                **({"name": name} if name else {"generateName": f"{names.DRIVER}-"}),
+                "namespace": namespace,
+            },
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": names.DRIVER,
             "reportingInstance": instance[:_MAX_INSTANCE_BYTES],

@@ -5,6 +5,7 @@ when the webhook reviews it. So an Event is about the pod only once its claim is
 the controller if the pod gets no claim.
 """
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,8 @@ class PodEvents:
                 waiting = list(self._waiting)
                 self._waiting.clear()
             for about, text in waiting:
+                # The same in all replicas of the webhook, of which one creates the Event.
+                digest = hashlib.sha256(about["uid"].encode(errors="replace")).hexdigest()[:16]
                 try:
                     create_event(
                         self._api,
@@ -77,8 +80,9 @@ class PodEvents:
                         message=text,
                         regarding=about,
                         instance=f"{names.DRIVER}-webhook",
+                        name=f"{names.DRIVER}-{digest}",
                     )
-                except DriverError as error:  # such as a namespace that goes
+                except DriverError as error:  # such as one of another replica, or no namespace
                     log.debug("event_write_failed", name=about["name"], error=str(error))
             self._wakeup.wait()
 

@@ -233,6 +233,21 @@ def test_a_controller_has_one_event_for_all_its_pods(setup: Setup) -> None:
     ]
 
 
+def test_two_replicas_of_the_webhook_write_one_event_for_a_controller(
+    setup: Setup, api: Api
+) -> None:
+    setup.create_namespaces("a")
+    about = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "namespace": "a", "name": "r"}
+    for uid in ("1", "/" * 253):
+        setup.now += 2
+        setup.pod_events.say({**about, "uid": uid}, ["nothing enables DRA"])
+    assert len(setup.said()) == 2
+
+    setup.pod_events = PodEvents(api, clock=lambda: setup.now)
+    setup.pod_events.say({**about, "uid": "1"}, ["nothing enables DRA"])
+    assert len(setup.said()) == 2
+
+
 def test_a_namespace_has_one_a_second_and_all_have_five(setup: Setup) -> None:
     setup.create_namespaces(*"abcdefgh")
     for asked in (*(pod("a", number) for number in range(3)), *map(pod, "bcdefgh")):
