@@ -2,18 +2,20 @@
 
 Each connection carries one request and has a thread, as in the standard library. If there are too
 many, the oldest is cut: a probe sends its request at once, so it is answered beside clients that
-connect and send nothing.
+connect and send nothing. A thread whose connection was cut ends when its answer is made, which may
+take a while, so threads have a bound of their own.
 """
 
 import contextlib
 import io
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Any, Final
 
 import structlog
@@ -24,6 +26,7 @@ log = structlog.get_logger()
 
 _HEAD_BYTES: Final = 8192
 _CONNECTIONS: Final = 48
+_THREADS: Final = 64
 _SECONDS: Final = 10.0
 """Time for a client to send or read anything at all."""
 _CHECK_SECONDS: Final = 0.2
@@ -42,6 +45,7 @@ class Request:
         host: The Host header. A page for loopback only has to compare it with loopback's names: a
             browser on this machine can be made to ask for any host.
         from_loopback: True if the client's address is one of this machine's loopback.
+        arrived: When its head had arrived, by time.monotonic(); not compared.
     """
 
     path: str
@@ -52,6 +56,7 @@ class Request:
     host: str = ""
     from_loopback: bool = False
     body: bytes = b""
+    arrived: float = field(default_factory=time.monotonic, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,7 @@ class PageServer(ThreadingHTTPServer):
         self.respond: Final = respond
         self._seconds: Final = seconds
         self._open: Final[dict[socket.socket, None]] = {}  # oldest first
+        self._free: Final = BoundedSemaphore(_THREADS)
         self._thread: Final = Thread(
             target=self.serve_forever, args=(_CHECK_SECONDS,), name="pages", daemon=True
         )
@@ -150,11 +156,24 @@ class PageServer(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, after cutting the oldest connection if there are many."""
+        """Answer in a thread of its own, after cutting the oldest connection if there are many.
+
+        While there are too many threads, the connection is closed instead.
+        """
         self._cut_all_but(_CONNECTIONS - 1)
         self._open[request] = None
         request.settimeout(self._seconds)
-        super().process_request(request, client_address)
+        if self._free.acquire(timeout=_CHECK_SECONDS):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and let another request have the thread's place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def close_request(self, request: Any) -> None:
         """Forget the connection."""

@@ -404,8 +404,8 @@ class AdmissionRules:
         """Have the pod of a new claim warned if none of its containers names the claim."""
         annotations = asked.annotations
         entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
-        # A claim with this annotation was filled here, and the webhook has containers name it.
-        is_filled = names.ANNOTATION_TFLOPS_LIMIT in annotations
+        # A claim of the template was filled here, and the webhook has containers name it.
+        is_filled = claim_admission.is_labelled(asked.document)
         if not entry or is_filled or not asked.is_creation or asked.dry_run:
             return
         with suppress(InputError, RetryableError):

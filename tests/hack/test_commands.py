@@ -210,6 +210,7 @@ def test_image_has_the_base_of_its_day_whatever_was_built_before(tmp_path: Path)
     (tmp_path / "images").mkdir()
     (tmp_path / "images/debian:trixie-slim").touch()  # of an earlier release
     programs = {"id": "echo 0", "buildah": BUILDAH, "debootstrap": DEBOOTSTRAP, "python": "exit 3"}
+    programs["git"] = "cat epoch"  # the commit's time
     for name, text in programs.items():
         put_program(tmp_path / "bin", name, text)
 
@@ -218,9 +219,9 @@ def test_image_has_the_base_of_its_day_whatever_was_built_before(tmp_path: Path)
         environment = {
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
             "PYTHON": str(tmp_path / "bin/python"),
-            "SOURCE_DATE_EPOCH": str(epoch),
             "REVISION": "a",
         }
+        (tmp_path / "epoch").write_text(str(epoch))
         # Ends when it fetches wheels, with the base.
         ended(tmp_path / "hack/image", cwd=tmp_path, env=environment)
 

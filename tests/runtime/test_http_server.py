@@ -4,13 +4,14 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import Event
 
 import pytest
 
 from tensorfusion_dra.runtime import http_server
 from tensorfusion_dra.runtime.http_server import PageServer, Request, Respond, Response
 from tests.support.logs import capture_logs
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 HOST = "127.0.0.1"
 ASK = b"GET /a?b HTTP/1.1\r\nHost: c\r\n\r\n"
@@ -87,6 +88,25 @@ def test_probe_is_answered_beside_any_number_of_slow_clients(sent: bytes) -> Non
             clients.enter_context(opened(port, sent))
 
         assert raw(port, b"GET /healthz HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nxx")
+
+
+def test_answers_that_are_never_ready_take_a_bounded_number_of_threads() -> None:
+    go_on = Event()
+
+    def respond(_: Request) -> Response:
+        go_on.wait(FOREVER)
+        return Response(body=b"late")
+
+    with serving(respond) as port:
+        clients = [opened(port, ASK) for _ in range(64)]
+        late = opened(port, ASK)
+        with contextlib.suppress(ConnectionError), late:
+            assert late.recv(1) == b""
+        go_on.set()
+
+        assert raw(port, ASK).endswith(b"late")
+        for client in clients:
+            client.close()
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ OWN_USE = container_document("own", resources={"claims": [{"name": "gpu", "reque
         ([OTHER_USE, OWN_USE], ENTRY, "CREATE", False),
         ([OTHER_USE], ENTRY, "UPDATE", False),
         ([OTHER_USE], {}, "CREATE", False),  # of an extended resource
-        ([OTHER_USE], {**ENTRY, names.ANNOTATION_TFLOPS_LIMIT: "0"}, "CREATE", False),
+        ([OTHER_USE], {**ENTRY, names.ANNOTATION_TFLOPS_LIMIT: "1"}, "CREATE", True),
         (None, ENTRY, "CREATE", False),  # the pod is gone
     ],
 )
@@ -222,7 +222,7 @@ def test_pod_is_told_of_a_claim_that_none_of_its_containers_names(
 ) -> None:
     pods, told = PodsInMemory(), list[str]()
     claim = template_claim()
-    claim["metadata"] |= {"namespace": "team-b", "annotations": annotations}
+    claim["metadata"] |= {"namespace": "team-b", "annotations": annotations, "labels": {}}
     if containers is not None:
         pods.stored["uid-train"] = pod_document({}, *containers)
     review = review_body(claim, operation=operation, old=claim)
@@ -232,6 +232,23 @@ def test_pod_is_told_of_a_claim_that_none_of_its_containers_names(
     assert response(answer)["allowed"]
     said = "containers: none of them names claim gpu, so they get no GPU of it, and its share is"
     assert told == (["team-b/train", f"{said} lost"] if is_told else [])
+
+
+@pytest.mark.parametrize(("labels", "dry_run"), [(None, False), ({}, True)])
+def test_pod_is_not_told_of_a_claim_of_the_template_nor_at_a_dry_run(
+    labels: Json | None, *, dry_run: bool
+) -> None:
+    pods, told = PodsInMemory(), list[str]()
+    claim = template_claim()
+    claim["metadata"] |= {"namespace": "team-b", "annotations": ENTRY}
+    claim["metadata"] |= {} if labels is None else {"labels": labels}
+    pods.stored["uid-train"] = pod_document({}, OTHER_USE)
+    review = json.loads(review_body(claim))
+    review["request"]["dryRun"] = dry_run
+
+    answer = respond("/validate-quotas", json.dumps(review).encode(), to=reviews(pods, told=told))
+
+    assert (response(answer)["allowed"], told) == (True, [])
 
 
 def test_claim_is_admitted_although_its_pod_cannot_be_read() -> None:

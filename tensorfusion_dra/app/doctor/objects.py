@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.cluster.api import CORE, RESOURCE_VERSION, resource_path, segment
-from tensorfusion_dra.cluster.watch import GPUPOOLS, QUOTAS
+from tensorfusion_dra.cluster.watch import GPUPOOLS, QUOTAS, TEMPLATES
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
@@ -28,7 +28,6 @@ CONFIGURATIONS: Final = tuple(
     for kind in ("mutating", "validating")
 )
 """Paths of the webhook configurations."""
-_ENABLES: Final = "draConfig"
 """Field of a GPUPool."""
 _WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
 """Domain of this driver's webhooks; the end of each of their names."""
@@ -452,22 +451,27 @@ def known_pools(context: Context) -> Iterator[Finding]:
 
 
 def pool_definition(context: Context) -> Iterator[Finding]:
-    """Check that the definition of GPUPools keeps the field by which a pool enables DRA.
+    """Check that the definitions keep the fields by which pools and their templates enable DRA.
 
-    Tensor Fusion's own definition does not have it, so the API server drops it without a word.
+    Tensor Fusion's own definitions lack them, so the API server drops them without a word.
     """
-    definition = f"customresourcedefinitions/{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}"
-    stored = context.cluster.find(f"/apis/apiextensions.k8s.io/v1/{definition}")
-    for version in stored["spec"]["versions"] if stored else ():
-        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-        if not (spec.get("x-kubernetes-preserve-unknown-fields") or _ENABLES in spec["properties"]):
-            pools = context.cluster.items(GPUPOOLS)
+    for plural, path, field in (
+        (names.GPUPOOLS, GPUPOOLS, "draConfig"),
+        (names.SCHEDULING_CONFIG_TEMPLATES, TEMPLATES, "dra"),
+    ):
+        definition = f"customresourcedefinitions/{plural}.{names.TENSOR_FUSION_GROUP}"
+        stored = context.cluster.find(f"/apis/apiextensions.k8s.io/v1/{definition}")
+        for version in stored["spec"]["versions"] if stored else ():
+            spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+            if spec.get("x-kubernetes-preserve-unknown-fields") or field in spec["properties"]:
+                continue
             # kubectl apply keeps what it sent in an annotation.
-            judge = warning if any(_ENABLES in str(each["metadata"]) for each in pools) else note
+            sent = [str(each["metadata"]) for each in context.cluster.items(path)]
+            judge = warning if any(f'"{field}"' in text for text in sent) else note
             yield judge(
                 definition,
-                f"without spec.{_ENABLES}: the API server drops it, so that no GPUPool enables DRA",
-                expected=f"spec.{_ENABLES}, as in the definition of this chart (crds.install)",
+                f"without spec.{field}: the API server drops it, so that no {plural} enable DRA",
+                expected=f"spec.{field}, as in the definition of this chart (crds.install)",
                 remedy=f'give pods the annotation {names.ANNOTATION_DRA_ENABLED}: "true"; or set '
                 "webhook.defaultEnabled=true of the chart, if all pods with amounts are to use DRA",
             )

@@ -1,6 +1,7 @@
 """Checks of Kubernetes, of objects, rights and the webhook, by answers of an API server."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from dra_simulator.api import object_rules
 from tensorfusion_dra.app.doctor import kubernetes, objects
 from tensorfusion_dra.app.doctor.checks import CheckFunction, Context, Place
+from tensorfusion_dra.app.doctor.command import CHECKS
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core.devices import capacity, slices
@@ -542,42 +544,56 @@ def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(  # noqa: PLR091
         )
 
 
-DEFINITION = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupools.tensor-fusion.ai"
-OWN_DEFINITION: Any = yaml.safe_load((CHART / "tensor-fusion-crds" / "gpupools.yaml").read_text())
-APPLIED = {
-    "kubectl.kubernetes.io/last-applied-configuration": '{"spec": {"draConfig": {"enable": true}}}'
-}
+KINDS = {"gpupools": "draConfig", "schedulingconfigtemplates": "dra"}
+"""Kinds of Tensor Fusion with the field by which their objects enable DRA."""
 
 
-def definition_of_tensor_fusion() -> Any:
-    """Return the chart's definition without what Tensor Fusion's own one does not have."""
-    found = copy.deepcopy(OWN_DEFINITION)
+def definition_of(plural: str, *, drops: bool) -> Any:
+    """Return the chart's definition, or what Tensor Fusion's own one has of it."""
+    found: Any = yaml.safe_load((CHART / "tensor-fusion-crds" / f"{plural}.yaml").read_text())
     (version,) = found["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    del spec["x-kubernetes-preserve-unknown-fields"], spec["properties"]["draConfig"]
+    if drops:
+        spec.pop("x-kubernetes-preserve-unknown-fields", None)
+        del spec["properties"][KINDS[plural]]
     return found
 
 
+@pytest.mark.parametrize("plural", KINDS)
 @pytest.mark.parametrize(
-    ("definition", "annotations", "expected"),
+    ("drops", "is_sent", "expected"),
     [
-        (None, {}, []),
-        (OWN_DEFINITION, APPLIED, []),
-        (definition_of_tensor_fusion(), {}, [(Level.NOTE, "so that no GPUPool enables DRA")]),
-        (definition_of_tensor_fusion(), APPLIED, [(Level.WARNING, "drops it")]),
+        (None, False, []),
+        (False, True, []),
+        (True, False, [(Level.NOTE, "enable DRA")]),
+        (True, True, [(Level.WARNING, "drops it")]),
     ],
 )
-def test_definition_that_drops_what_enables_a_pool_is_found(
+def test_definition_that_drops_what_enables_dra_is_found(
     canned: CannedApi,
     here: Here,
-    definition: Any,
-    annotations: dict[str, str],
+    plural: str,
     expected: list[Expected],
+    *,
+    drops: bool | None,
+    is_sent: bool,
 ) -> None:
-    pool = {"metadata": {"name": "a", "annotations": annotations}}
-    canned.answers |= {DEFINITION: definition, POOLS: {"items": [pool]}}
+    sent = json.dumps({"spec": {KINDS[plural]: {"enable": True}}}) if is_sent else "{}"
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": sent}
+    path = f"GET /apis/tensor-fusion.ai/v1/{plural}"
+    canned.answers[path] = {"items": [{"metadata": {"name": "a", "annotations": annotations}}]}
+    if drops is not None:
+        definition = f"customresourcedefinitions/{plural}.tensor-fusion.ai"
+        path = f"GET /apis/apiextensions.k8s.io/v1/{definition}"
+        canned.answers[path] = definition_of(plural, drops=drops)
 
     findings.check(objects.pool_definition(here()), expected)
+
+
+def test_every_check_of_the_clusters_objects_is_made() -> None:
+    made = {check.run for check in CHECKS}
+
+    assert {objects.rollout, objects.pool_definition, objects.quotas} <= made
 
 
 OWN_PODS = "GET /api/v1/pods"

@@ -3,9 +3,11 @@
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -19,7 +21,7 @@ from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.logs import capture_logs
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
 @contextmanager
@@ -151,23 +153,69 @@ def test_a_failing_page_answers_500_with_a_log_line_an_unknown_one_404_and_probe
     assert [line["path"] for line in logged if line["event"] == "page_failed"] == ["/bad"]
 
 
-def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it() -> None:
-    go_on = Event()
-    arrived: list[str] = []
+class SlowPage:
+    """A page whose answers wait until the test lets them go on; each says how many came before."""
 
-    def slow(request: Request) -> Response:
-        arrived.append(request.path)
-        assert go_on.wait(PATIENCE_SECONDS)
-        return Response(body=b"slow")
+    def __init__(self) -> None:
+        self.go_on = Event()
+        self.asked: list[str] = []
 
+    def __call__(self, request: Request) -> Response:
+        self.asked.append(request.query)
+        self.go_on.wait(FOREVER)
+        return Response(body=str(len(self.asked)).encode())
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowPage]:
+    page = SlowPage()
+    yield page
+    page.go_on.set()
+
+
+def threads() -> int:
+    """Return how many threads answer requests."""
+    return sum("process_request_thread" in each.name for each in threading.enumerate())
+
+
+def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it(slow: SlowPage) -> None:
     with serving(pages={"/slow": slow}) as endpoint, ThreadPoolExecutor(4) as readers:
-        answers = readers.map(lambda _: get(endpoint.port, "/slow"), range(4))
-        assert eventually(lambda: bool(arrived))
+        paths = [f"/slow?{number}" for number in range(4)]
+        answers = readers.map(partial(get, endpoint.port), paths)
+        assert eventually(lambda: threads() == 4)
 
         assert get(endpoint.port, "/healthz")[0] == 200
-        assert len(arrived) == 1
-        go_on.set()
-        assert [*answers] == [(200, "slow")] * 4
+        assert len(slow.asked) == 1
+        slow.go_on.set()
+        assert sorted(answers) == [(200, str(number + 1)) for number in range(4)]
+
+
+def test_equal_requests_share_the_page_that_is_made(slow: SlowPage) -> None:
+    with serving(pages={"/slow": slow}) as endpoint, ThreadPoolExecutor(4) as readers:
+        answers = readers.map(partial(get, endpoint.port), ["/slow"] * 4)
+        assert eventually(lambda: threads() == 4)
+        slow.go_on.set()
+
+        assert [*answers] == [(200, "1")] * 4
+        assert get(endpoint.port, "/slow") == (200, "2")  # nothing is kept
+
+
+@pytest.mark.parametrize("query", ["", "?{}"], ids=["equal", "different"])
+def test_clients_that_ask_for_a_page_and_leave_take_a_bounded_number_of_threads(
+    slow: SlowPage, query: str
+) -> None:
+    with serving(pages={"/slow": slow}) as endpoint:
+        for number in range(300):
+            with socket.create_connection(("127.0.0.1", endpoint.port), PATIENCE_SECONDS) as client:
+                client.sendall(f"GET /slow{query.format(number)} HTTP/1.1\r\n\r\n".encode())
+            assert threads() <= 64
+        assert eventually(lambda: threads() == 32)
+
+        assert get(endpoint.port, "/healthz")[0] == 200
+        assert get(endpoint.port, "/slow") == (503, "expected at most 32 requests at a time")
+        slow.go_on.set()
+        assert eventually(lambda: threads() == 0)
+        assert get(endpoint.port, "/slow")[0] == 200
 
 
 @pytest.fixture
