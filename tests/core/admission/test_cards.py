@@ -22,7 +22,11 @@ def of_nodes(*models: tuple[str, str, str], first: int = 0, pool: str = "default
     found = []
     for number, model in enumerate(models, first):
         item = slice_of_models(model)
-        spec = {**item["spec"], "nodeName": f"n{number}", "pool": {"name": f"{pool}/n{number}"}}
+        spec = {
+            **item["spec"],
+            "nodeName": f"n{number}",
+            "pool": {"name": f"{pool}/n{number}", "resourceSliceCount": 1},
+        }
         found.append({**item, "metadata": {"name": f"s{number}"}, "spec": spec})
     return found
 
@@ -74,7 +78,7 @@ def large_slice(node: int, number: int, cards_each: int) -> Json:
         "spec": {
             "driver": "tensor-fusion.ai.dra-driver",
             "nodeName": f"n{node}",
-            "pool": {"name": f"default/n{node}"},
+            "pool": {"name": f"default/n{node}", "resourceSliceCount": 1},
             "devices": [device] * cards_each,
         },
     }
