@@ -45,7 +45,7 @@ class Request:
         host: The Host header. A page for loopback only has to compare it with loopback's names: a
             browser on this machine can be made to ask for any host.
         from_loopback: True if the client's address is one of this machine's loopback.
-        arrived: When its head had arrived, by time.monotonic(); not compared.
+        arrived: When its head had arrived, by time.monotonic().
     """
 
     path: str
@@ -56,7 +56,7 @@ class Request:
     host: str = ""
     from_loopback: bool = False
     body: bytes = b""
-    arrived: float = field(default_factory=time.monotonic, compare=False)
+    arrived: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,6 +304,8 @@ _SUFFIX: Final = re.compile(r"(?: \(in container ''\))?(?:\s*\[[A-Z_]+\])?$")
 _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
 _MAX_STEPS: Final = 1_000_000
 """Steps on all devices together, for selectors in pods: 416 for each of 2,400 devices."""
+_MAX_EVALUATED: Final = 20
+"""Literals that are evaluated to check them, which takes 0.1 ms each."""
 _CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "uint"}
 )
@@ -352,7 +354,11 @@ class Selector:
             "capacity": self._by_domain(driver, capacity),
         }
         result = self._program.eval(data={"device": fields})
-        kind, value = result.type(), result.value()
+        kind = result.type()
+        try:
+            value = result.value()
+        except TypeError:  # of an optional, which the library takes for an error
+            raise CelRunError("found an optional result, expected bool") from None
         if kind == cel.Type.ERROR:
             raise CelRunError(_kubernetes_error(str(value)))
         if kind != cel.Type.BOOL:
@@ -447,7 +453,7 @@ def type_errors(text: str) -> list[str]:
     The types of this driver's attributes are checked as well. The API server does not know them:
     it accepts ``model > 5``, and then the scheduling of the pod fails on every device.
     """
-    return _errors(text) or _errors(text, own=True)
+    return _errors(text) or ([] if missing else _check(text, own=True))
 
 
 def not_covered(found: Iterable[str]) -> str | None:
@@ -457,12 +463,8 @@ def not_covered(found: Iterable[str]) -> str | None:
     return next(missing, None)
 
 
-def _errors(text: str, *, own: bool = False) -> list[str]:
-    """Return the errors of an expression, each with its place unless it is one of the result.
-
-    Args:
-        own: Check it with the types of this driver's attributes.
-    """
+def _errors(text: str) -> list[str]:
+    """Return the errors of an expression, each with its place unless it is one of the result."""
     try:
         root = syntax.parse(text)
         cost.steps(text, root)
@@ -470,6 +472,15 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
         return [str(error)]
     if missing:
         return []
+    return _check(text, own=False) or list(_literal_errors(text, root))
+
+
+def _check(text: str, *, own: bool) -> list[str]:
+    """Return the errors of types in an expression that takes few steps.
+
+    Args:
+        own: Check it with the types of this driver's attributes.
+    """
     try:
         text.encode()
         checked = text
@@ -486,16 +497,14 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
     except RuntimeError as error:
-        found = [
+        return [
             _kubernetes_error(line)[:_SHOWN]
             for line in _ERROR_LINE.findall(str(error)) or [_TOO_DEEP]
             if not _MIXED_NUMBERS[own].fullmatch(line)
             # An attribute that is not the driver's, or all of them used as a map.
             and not (own and (OWN_ATTRIBUTES in line or "*error*" in line))
         ]
-        if found:
-            return found
-    return [] if own else list(_literal_errors(text, root))
+    return []
 
 
 def _literal_errors(text: str, root: Node) -> Iterator[str]:
@@ -504,7 +513,7 @@ def _literal_errors(text: str, root: Node) -> Iterator[str]:
     The API server refuses them at creation, wherever they are: cel-go's validators of literals,
     and its optimizations of a program (OptOptimize), do not know what is evaluated.
     """
-    nodes = [root]
+    nodes, left = [root], _MAX_EVALUATED
     for node in nodes:
         nodes += node.parts
         call = text[node.start : node.end] if _is_conversion(node) else ""
@@ -512,11 +521,16 @@ def _literal_errors(text: str, root: Node) -> Iterator[str]:
             call = f'"".matches({node.arguments[-1].text})'
         if not call:
             continue
+        line, column = syntax.position(text, node.arguments[-1].start)
+        if not left:
+            reason = f"found more than {_MAX_EVALUATED} patterns and conversions of literals"
+            yield f"{line}:{column}: {reason}, {syntax.OWN_LIMIT}"
+            return
+        left -= 1
         result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
         error = _kubernetes_error(str(result.value()))
         # The library lacks some conversions that Kubernetes has, such as int(duration).
         if result.type() == cel.Type.ERROR and not error.startswith("No matching overloads"):
-            line, column = syntax.position(text, node.arguments[-1].start)
             yield f"{line}:{column}: {error}"[:_SHOWN]
 
 

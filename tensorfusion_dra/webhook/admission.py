@@ -3,7 +3,6 @@
 Pods get their share, claims their content, within the quotas of their namespace.
 """
 
-import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -24,6 +23,7 @@ from tensorfusion_dra.core.admission import (
 )
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
+from tensorfusion_dra.core.admission.pod_admission import PodContainer
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
@@ -33,7 +33,7 @@ from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParam
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import resource_claims, review
+from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -268,11 +268,17 @@ class AdmissionRules:
                 priority=priority,
                 names_containers=self.names_containers,
             ),
-            warnings=self._warnings(pod, several, found, namespace=asked.namespace),
+            warnings=self._warnings(pod, several, containers, found, namespace=asked.namespace),
         )
 
     def _warnings(
-        self, pod: Item, several: Sequence[Sequence[PodRequest]], found: PodPool, *, namespace: str
+        self,
+        pod: Item,
+        several: Sequence[Sequence[PodRequest]],
+        containers: Sequence[PodContainer],
+        found: PodPool,
+        *,
+        namespace: str,
     ) -> Sequence[str]:
         """Return what the pod's author should know, of the request and of the cluster at present.
 
@@ -283,23 +289,19 @@ class AdmissionRules:
         known, cards = self.templates_lately(), None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
-        for choices in several:
-            warnings += pod_admission.warnings(
-                pod,
-                choices[0],
-                pod_admission.containers(pod, choices[0]),
-                template=found.template,
-                scheduler=self.scheduler,
+        warnings += pod_admission.warnings(
+            pod,
+            [choices[0] for choices in several],
+            containers,
+            template=found.template,
+            scheduler=self.scheduler,
+        )
+        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
+            warnings.append(
+                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the "
+                "pod waits for its claim"
             )
-            if (
-                found.template == names.CLAIM_TEMPLATE
-                and known is not None
-                and namespace not in known
-            ):
-                warnings.append(
-                    f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the "
-                    "pod waits for its claim"
-                )
+        for choices in several:
             if cards is not None and not choices[0].expression:
                 warnings += at_present.warnings(choices, cards, pool=found.name)
         return list(dict.fromkeys(warnings))
@@ -308,7 +310,7 @@ class AdmissionRules:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
         if not asked.is_creation:
             return PASSED
-        pod = copy.deepcopy(asked.document)
+        pod = untyped_json.copied(asked.document)
         translated = dialects.translate(pod, {dialect})
         if refused := translated.refusals:
             return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
@@ -460,7 +462,8 @@ class AdmissionRules:
             )
         else:
             filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)
-        warnings = self._warnings(pod, several, found, namespace=asked.namespace)
+        containers = pod_admission.containers(pod, wanted)
+        warnings = self._warnings(pod, several, containers, found, namespace=asked.namespace)
         self._tell(asked, ref.as_reference(), warnings)
         return Verdict(changed=filled)
 

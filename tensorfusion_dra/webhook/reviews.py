@@ -88,22 +88,25 @@ class Reviews:
         A request that cannot be read gets an HTTP error instead of a verdict. Then the failure
         policy of the webhook's configuration decides.
         """
-        started = time.monotonic()
+        waited = time.monotonic() - request.arrived
+        wait_seconds = _answer_seconds(request.query) - waited
+        refusal: tuple[HTTPStatus, str] | None = None
         if request.path not in self._rules:
-            return _error(
-                HTTPStatus.NOT_FOUND,
-                f"{request.path}: expected one of {', '.join(self._rules)}",
-            )
-        if request.method != "POST":
-            return _error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method}: expected POST")
-        if request.content_type.partition(";")[0].strip().lower() != "application/json":
-            return _error(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                f"Content-Type: found {request.content_type!r}, expected application/json",
-            )
+            expected = ", ".join(self._rules)
+            refusal = HTTPStatus.NOT_FOUND, f"{request.path}: expected one of {expected}"
+        elif request.method != "POST":
+            refusal = HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method}: expected POST"
+        elif request.content_type.partition(";")[0].strip().lower() != "application/json":
+            text = f"Content-Type: found {request.content_type!r}, expected application/json"
+            refusal = HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text
+        elif wait_seconds <= 0:  # the API server has given up
+            text = f"{request.path}: found {waited:.1f} s since it arrived, expected less"
+            refusal = HTTPStatus.SERVICE_UNAVAILABLE, text
+        if refusal:
+            return _error(*refusal)
         rule, kinds = self._rules[request.path]
         try:
-            parsed = review.parse(request.body, wait_seconds=_wait_seconds(request.query))
+            parsed = review.parse(request.body, wait_seconds=wait_seconds)
         except ReviewError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if (parsed.group, parsed.version, parsed.kind) not in kinds:
@@ -116,7 +119,7 @@ class Reviews:
             verdict = rule(parsed)
             outcome = review.outcome(verdict)
         finally:
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - request.arrived
             self._on_review(parsed.kind, outcome, seconds)
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
         level, event = _EVENTS[outcome]
@@ -132,8 +135,8 @@ class Reviews:
         )
 
 
-def _wait_seconds(query: str) -> float:
-    """Return the API server's timeout, less a margin for the answer's way back."""
+def _answer_seconds(query: str) -> float:
+    """Return how long the API server waits, less a margin for the answer's way back."""
     found = _TIMEOUT.search(query)
     return (float(found[1]) if found else _SECONDS) - _MARGIN_SECONDS
 

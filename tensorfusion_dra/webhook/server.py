@@ -2,20 +2,24 @@
 
 uvicorn speaks HTTP/1.1 with each client; here is who may stay connected, and what is held for whom:
 
-    accepted ──> TLS handshake ──> waits ──> body arrives ──> worked on ──> answer is read ──> waits
+    accepted ──> TLS handshake ──> idle ──> body arrives ──> waits for its turn ──> worked on
+                                     ^                                                  v
+                                     └───────────────────────────────────────── answer is read
 
 Only a request that has arrived as a whole takes a worker, and its answer is sent without one. So a
-slow client costs a socket, and the bytes that are held for it. Both are bounded over all clients,
-by cutting those that have been slow for longest. No address has a bound of its own: the API server
-may share one with anybody.
+slow client costs a socket, and the bytes that are held for it. Both are bounded over all clients:
+whose address, and there whose namespace, has most gives way, first the slowest. Workers come in
+turn (turns.py). No address has a fixed part: the API server may share one with anybody.
 """
 
 import asyncio
+import re
 import socket
 import ssl
 import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +28,13 @@ from http import HTTPStatus
 from threading import Event, Lock
 from typing import Any, Final
 
+import h11
 import structlog
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.runtime.http_server import (
     Request,
     Respond,
@@ -36,15 +42,25 @@ from tensorfusion_dra.runtime.http_server import (
     listener,
     text_response,
 )
+from tensorfusion_dra.webhook.turns import Place, Turns
 
 log = structlog.get_logger()
 
-_LARGE_BODY_BYTES: Final = 32 * 2**10
+_SMALL_BYTES: Final = 32 * 2**10
+_SMALL_ELEMENTS: Final = 2_000
+_ELEMENT_BYTES: Final = 100
+"""Bytes of a string that take as much memory as an element."""
+_HEAD_BYTES: Final = 4 * 2**10
+"""Beginning of a body in which the API server names the namespace: before all that others write but
+the object's name (AdmissionRequest in k8s.io/api/admission/v1)."""
+_CROWDED: Final = "expected fewer bytes of requests at a time"
+_NAMESPACE: Final = re.compile(rb'"namespace":\s*"([^"]+)"')
 _PIECE_BYTES: Final = 16 * 2**10
 """Bytes that are read and written at a time, and those of the largest head of a request."""
 _SOCKET_BYTES: Final = 64 * 2**10
 """Bytes that the kernel keeps for a client that does not read. By itself it keeps up to 4 MiB."""
 _CHECK_SECONDS: Final = 0.02
+_MAX_CONNECTING: Final = 16
 _CLOSING_SECONDS: Final = 1.0
 
 
@@ -52,8 +68,8 @@ _CLOSING_SECONDS: Final = 1.0
 class Bounds:
     """Bounds on what clients can occupy.
 
-    A review of 6 MiB takes up to 65 MiB of memory, one of 32 KiB up to 3 MiB: mostly the lists and
-    strings that are parsed, and the copy that is changed.
+    Reviews of 6 MiB together take up to 60 MiB of memory, a small one up to 1 MiB: mostly the lists
+    and strings that are parsed, and the copy that is changed.
 
     Attributes:
         connections: Largest number of open connections.
@@ -61,8 +77,9 @@ class Bounds:
             (apiserver's server/config.go, by etcd's limit of 1.5 MiB in protobuf), and the review
             of an update has the old object too.
         held_bytes: Largest size of all bodies and answers together.
-        large_workers: Number of reviews of more than 32 KiB that are worked on at a time.
-        small_workers: Number of other reviews.
+        large_workers: Number of reviews that are not small and are worked on at a time, of
+            body_bytes together.
+        small_workers: Number of small ones.
         handshake_seconds: Time for the TLS handshake.
         request_seconds: Time for a body to arrive, and again for the client to read its answer.
         idle_seconds: Time between requests. It is longer than the 90 s for which the API server
@@ -72,8 +89,8 @@ class Bounds:
     connections: int = 512
     body_bytes: int = 6 * 2**20
     held_bytes: int = 32 * 2**20
-    large_workers: int = 1
-    small_workers: int = 8
+    large_workers: int = 3
+    small_workers: int = 4
     handshake_seconds: float = 3.0
     request_seconds: float = 10.0
     idle_seconds: float = 120.0
@@ -82,26 +99,54 @@ class Bounds:
 USUAL: Final = Bounds()
 
 
+def is_small(body: bytes) -> bool:
+    """Return True for a review that takes less than 20 ms of a core."""
+    return len(body) <= _SMALL_BYTES and untyped_json.elements(body) <= _SMALL_ELEMENTS
+
+
+class _Requests(h11.Connection):
+    """Reader of requests that reads none of a body in chunks; the API server sends none.
+
+    To read 16 KiB of one-byte chunks takes 40 ms, in which no other request is read.
+    """
+
+    _has_chunks = False
+
+    def next_event(self) -> Any:
+        if self._has_chunks:
+            return h11.NEED_DATA
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._has_chunks = any(name == b"transfer-encoding" for name, _ in event.headers)
+        return event
+
+
 class _Connection(SSLProtocol):
     """One open connection: its TLS, above which uvicorn speaks HTTP.
 
     Attributes:
+        address: The client's; "" if it has gone.
+        namespace: That of the request; "" while it is not known, and if it has none.
         since: When its handshake began, then when that ended, and once it is known when its last
             request began or was answered. Among others of its kind the oldest is cut first, so one
             in its handshake only after half as many others have come as there may be.
         is_known: True once a review was answered on it. Requests that were refused do not count.
-        is_worked_on: True while its request, which has arrived, is worked on or waits for that. It
-            is not cut then.
+        place: That of its request among those that have arrived; None if it has none. Without a
+            worker it may have to give way.
     """
 
     max_size = _PIECE_BYTES  # of the buffer for reading, 256 KiB by itself
     tcp: asyncio.Transport
-    is_known = is_worked_on = False
+    address = namespace = ""
+    is_known = False
+    place: Place | None = None
+    turns: Turns
 
     def __init__(self, server: "ReviewServer", config: Config) -> None:
         loop, bounds = asyncio.get_running_loop(), server.bounds
         self.since = time.monotonic()
         self.http = H11Protocol(config, ServerState(), {"connection": self})
+        self.http.conn = _Requests(h11.SERVER, _PIECE_BYTES)
         self._connections: Final = server.connections
         handshake: asyncio.Future[None] = loop.create_future()
         handshake.add_done_callback(self._end_handshake)
@@ -115,14 +160,30 @@ class _Connection(SSLProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin the handshake."""
         self.tcp = transport
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
         self._connections.add(self)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Any) -> None:
-        """Forget the connection."""
+        """Forget the connection, and its request if that waits."""
         self._connections.discard(self)
         super().connection_lost(exc)
+        if self.place:
+            self.give_way()
         del self.http  # without this cycle, 80 KiB are freed at once
+
+    @property
+    def is_worked_on(self) -> bool:
+        """True while its request has a worker. It is not cut then."""
+        return self.place is not None and self.place.has_worker
+
+    def give_way(self) -> None:
+        """Refuse the request that waits; cut a slow client."""
+        if self.place is None:
+            self.cut()
+        elif not self.place.has_worker:
+            self.turns.refuse(self.place)
+            self.place = None
 
     def cut(self) -> None:
         """End the connection at once."""
@@ -176,13 +237,19 @@ class ReviewServer:
         self.is_leaving: Final = Event()
         self.connections: Final[set[_Connection]] = set()
         self.held: Final[dict[_Connection, int]] = {}
+        self._connecting: Final[set[asyncio.Task[Any]]] = set()
         self._respond: Final = respond
         self._on_error: Final = on_error
         self._stopping: Final = Event()
         self._running: Final = Lock()
         self._grace_seconds = 0.0
-        self._small: Final = ThreadPoolExecutor(bounds.small_workers, "review")
-        self._large: Final = ThreadPoolExecutor(bounds.large_workers, "large-review")
+        self._small, self._large = (
+            (ThreadPoolExecutor(number, name), Turns(number, most_bytes=bounds.body_bytes))
+            for number, name in (
+                (bounds.small_workers, "review"),
+                (bounds.large_workers, "large-review"),
+            )
+        )
         self._listener: Final = listener(host, port, setting="port")
         # Accepted sockets have the same options.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
@@ -228,7 +295,13 @@ class ReviewServer:
                 await asyncio.sleep(_CHECK_SECONDS)
                 continue
             await self._make_room()
-            await loop.connect_accepted_socket(partial(_Connection, self, config), accepted)
+            made = loop.connect_accepted_socket(partial(_Connection, self, config), accepted)
+            connecting = loop.create_task(made)
+            self._connecting.add(connecting)
+            connecting.add_done_callback(self._connecting.discard)
+            # One at a time would wait for all that other connections do meanwhile.
+            while len(self._connecting) >= _MAX_CONNECTING:
+                await asyncio.sleep(0)
         for each in [*self.connections]:
             leave = each.http.shutdown if each in self.held else each.cut
             leave()  # after the answer, if it waits for one
@@ -245,31 +318,33 @@ class ReviewServer:
         """
         most = self.bounds.connections
         while len(self.connections) >= most and not self._stopping.is_set():
-            idle = [each for each in self.connections if not each.is_worked_on]
+            idle = [each for each in self.connections if each.place is None]
+            waiting = [each for each in self.held if each.place and not each.is_worked_on]
             strange, known = ([c for c in idle if c.is_known is has] for has in (False, True))
-            if found := strange if len(strange) > most / 2 else known or strange:
+            found = strange if len(strange) > most / 2 else known or strange
+            if waiting and (len(waiting) > most / 2 or not found):
+                self._crowding(waiting).cut()
+            elif found:
                 min(found, key=lambda each: each.since).cut()
             else:
                 await asyncio.sleep(_CHECK_SECONDS)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, as an ASGI application."""
+        arrived = time.monotonic()
         connection: _Connection = scope["state"]["connection"]
+        connection.namespace = ""
         connection.http.transport.set_write_buffer_limits(1)  # a write waits for those before
         self._hold(connection, 0)
         if connection.is_known:
-            connection.since = time.monotonic()
+            connection.since = arrived
         try:
             async with asyncio.timeout(self.bounds.request_seconds):
-                found = await self._read(scope, receive, connection)
+                found = await self._read(scope, receive, connection, arrived)
             if isinstance(found, Request):
-                connection.is_worked_on = True
-                workers = self._large if len(found.body) > _LARGE_BODY_BYTES else self._small
-                found = await asyncio.get_running_loop().run_in_executor(
-                    workers, self._work, connection, found
-                )
-                connection.is_worked_on = False
-            self._hold(connection, len(found.body))
+                found = await self._worked_on(connection, found)
+            if not self._hold(connection, len(found.body)):
+                raise ConnectionError
             async with asyncio.timeout(self.bounds.request_seconds):
                 await self._send(found, send)
             if found.status == HTTPStatus.OK:
@@ -279,13 +354,38 @@ class ReviewServer:
         finally:
             self.held.pop(connection, None)
 
-    async def _read(self, scope: Any, receive: Any, connection: _Connection) -> Request | Response:
+    async def _worked_on(self, connection: _Connection, request: Request) -> Response:
+        """Return the answer of a worker, or the refusal of a request that had to give way."""
+        loop, body = asyncio.get_running_loop(), request.body
+        threads, connection.turns = self._small if is_small(body) else self._large
+        turn: asyncio.Future[None] = loop.create_future()
+        place = connection.place = Place(
+            address=connection.address,
+            namespace=connection.namespace,
+            size=len(body) + untyped_json.elements(body) * _ELEMENT_BYTES,
+            on_turn=partial(turn.set_result, None),
+        )
+        connection.turns.wait(place)
+        await turn
+        if not place.has_worker:
+            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, _CROWDED)
+        try:
+            return await loop.run_in_executor(threads, self._work, request)
+        finally:
+            connection.turns.done(place)
+            connection.place = None
+
+    async def _read(
+        self, scope: Any, receive: Any, connection: _Connection, arrived: float
+    ) -> Request | Response:
         """Return a request with its whole body, or the answer that refuses it.
 
         Raises:
             ConnectionError: The client has gone.
         """
         headers = {name.decode(): text.decode("latin-1") for name, text in scope["headers"]}
+        if "transfer-encoding" in headers:
+            return text_response(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
         body, most, has_more = bytearray(), self.bounds.body_bytes, True
         while has_more:
             if max(int(headers.get("content-length", "0")), len(body)) > most:
@@ -297,40 +397,50 @@ class ReviewServer:
                 raise ConnectionError
             body += message["body"]
             has_more = message["more_body"]
+            if named := _NAMESPACE.search(body, 0, _HEAD_BYTES):
+                connection.namespace = named[1].decode(errors="replace")
             if not self._hold(connection, len(body)):
-                return text_response(
-                    HTTPStatus.SERVICE_UNAVAILABLE, "expected fewer large requests at a time"
-                )
+                return text_response(HTTPStatus.SERVICE_UNAVAILABLE, _CROWDED)
         return Request(
             path=scope["path"],
             method=scope["method"],
             query=scope["query_string"].decode("latin-1"),
             content_type=headers.get("content-type", ""),
             body=bytes(body),
+            arrived=arrived,
         )
 
     def _hold(self, connection: _Connection, size: int) -> bool:
-        """Count bytes for a request; return False if too many are held.
-
-        Before, slow clients are cut, first those with the oldest requests.
-        """
+        """Count bytes for a request; return False if it has to give way, as too many are held."""
         self.held[connection] = size
         while sum(self.held.values()) > self.bounds.held_bytes:
-            slow = [each for each in self.held if each is not connection and not each.is_worked_on]
-            if not slow:
+            others = [each for each in self.held if each is not connection]
+            found = self._crowding([*(c for c in others if not c.is_worked_on), connection])
+            if found is connection:
                 return False
-            slow[0].cut()
-            del self.held[slow[0]]
+            found.give_way()
+            del self.held[found]
         return True
 
-    def _work(self, connection: _Connection, request: Request) -> Response:
-        """Return the answer to a request.
+    def _crowding(self, several: Collection[_Connection]) -> _Connection:
+        """Return the one of several connections with requests that has to give way.
 
-        Raises:
-            ConnectionError: The client did not wait.
+        It is the oldest of the address, and there of the namespace, that hold most; first those
+        that have not arrived or are not read.
         """
-        if connection.tcp.is_closing():
-            raise ConnectionError
+        weights = Counter[tuple[str, ...]]()
+        for each in several:
+            for group in ((each.address,), (each.address, each.namespace)):
+                weights[group] += _SOCKET_BYTES + self.held[each]
+
+        def weight(each: _Connection) -> tuple[int, int, bool]:
+            of_namespace = weights[each.address, each.namespace]
+            return weights[(each.address,)], of_namespace, each.place is None
+
+        return max(several, key=weight)
+
+    def _work(self, request: Request) -> Response:
+        """Return the answer to a request."""
         try:
             return self._respond(request)
         except Exception as error:
@@ -344,10 +454,11 @@ class ReviewServer:
         if response.status >= HTTPStatus.BAD_REQUEST:
             self._on_error(response.status.value)
         status, body = response.status.value, response.body
+        is_last = self.is_leaving.is_set() or status == HTTPStatus.LENGTH_REQUIRED
         headers = [
             (b"content-type", response.content_type.encode()),
             (b"content-length", b"%d" % len(body)),
-            *([(b"connection", b"close")] if self.is_leaving.is_set() else []),
+            *([(b"connection", b"close")] if is_last else []),
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for piece in (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES)):

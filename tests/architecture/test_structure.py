@@ -187,3 +187,29 @@ def test_yaml_is_read_in_one_way_which_bounds_it() -> None:
     }
 
     assert found == {"tensorfusion_dra/runtime/untyped_yaml.py"}
+
+
+THREAD_STARTERS: Final = {
+    "webhook/server.py": "a fixed number, which requests get in turn",
+    "runtime/http_server.py": "a bounded number for pages and probes, and one that accepts",
+    "kubelet/plugin_servers.py": "a fixed number for the kubelet's calls",
+    "runtime/single_call_thread.py": "one for each provider and enforcer of another package",
+    "runtime/supervisor.py": "one for each part of the process",
+}
+"""Files that start threads, and how many."""
+STARTING: Final = {
+    *("Thread", "Timer", "start_new_thread", "to_thread", "ThreadPoolExecutor"),
+    *("ThreadingMixIn", "ThreadingHTTPServer", "ThreadingTCPServer", "ThreadingUnixStreamServer"),
+}
+
+
+def test_threads_for_requests_are_started_in_few_places_which_bound_them() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in files()
+        for node in nodes(path)
+        if (isinstance(node, ast.Name) and node.id in STARTING)
+        or (isinstance(node, ast.Attribute) and node.attr in STARTING)
+    }
+
+    assert found == THREAD_STARTERS.keys()

@@ -104,6 +104,7 @@ def test_an_expression_matches(text: str) -> None:
         ('A.cuda.isGreaterThan(quantity("1"))', "no such overload"),
         ('semver("1.2") == semver("1.2.0")', "expected a semantic version"),
         ("A.model", "expected bool"),
+        ("dyn(optional.of(1))", "found an optional result, expected bool"),
         ('A.node_total_gpus > "8"', "No matching overloads"),
     ],
 )
@@ -398,6 +399,11 @@ def test_no_selector_takes_much_memory_or_time(tally: Tally) -> None:
         pytest.param(f"''.matches({A}.model)", PATTERN, id="pattern of a device"),
         pytest.param(r"''.matches('a\x7b1000}')", PATTERN, id="pattern in escapes"),
         pytest.param("||".join(["true"] * 301), "found more than 600 names", id="long"),
+        pytest.param(
+            "||".join(f"''.matches('{number}')" for number in range(21)),
+            "1:362: found more than 20 patterns and conversions of literals, expected fewer",
+            id="patterns",
+        ),
     ],
 )
 def test_expression_beyond_the_limits_is_refused_before_it_is_evaluated(

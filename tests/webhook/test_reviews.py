@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.builders.pods import container_document, pod_annotations, pod
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.logs import capture_logs
+from tests.support.waiting import FOREVER
 
 
 class MissingPods:
@@ -90,9 +92,17 @@ def respond(
     to: Reviews | None = None,
     method: str = "POST",
     content_type: str = "application/json",
+    arrived: float | None = None,
 ) -> Response:
     path, _, query = path.partition("?")
-    request = Request(method=method, path=path, query=query, content_type=content_type, body=text)
+    request = Request(
+        method=method,
+        path=path,
+        query=query,
+        content_type=content_type,
+        body=text,
+        arrived=time.monotonic() if arrived is None else arrived,
+    )
     return (to or reviews()).respond(request)
 
 
@@ -193,12 +203,30 @@ def test_every_review_is_reported_with_its_outcome(
     ("query", "seconds"),
     [("?timeout=10s", 9.5), ("?timeout=1s", 0.5), ("", 4.5), ("?timeout=nan", 4.5)],
 )
-def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds: float) -> None:
-    pods = MissingPods()
+def test_pod_read_uses_the_api_servers_timeout_less_a_margin_and_what_has_passed(
+    query: str, seconds: float
+) -> None:
+    """From the arrival, which is later here than all that follows, so that this never fails."""
+    pods, begun = MissingPods(), time.monotonic()
+    arrived = begun + FOREVER
 
-    respond(f"/mutate-resourceclaims{query}", review_body(template_claim()), to=reviews(pods))
+    respond(
+        f"/mutate-resourceclaims{query}",
+        review_body(template_claim()),
+        to=reviews(pods),
+        arrived=arrived,
+    )
 
-    assert pods.seconds == [seconds]
+    (found,) = pods.seconds
+    assert seconds + arrived - time.monotonic() <= found <= seconds + arrived - begun
+
+
+@pytest.mark.parametrize("path", ["/mutate-pods", "/validate-quotas"])
+def test_review_that_the_api_server_no_longer_waits_for_is_refused_unread(path: str) -> None:
+    answer = respond(f"{path}?timeout=10s", b"no review", arrived=time.monotonic() - 9.5)
+
+    assert answer.status == 503
+    assert answer.body.startswith(f"{path}: found 9.".encode())
 
 
 ENTRY = {"resource.kubernetes.io/pod-claim-name": "gpu"}

@@ -6,6 +6,8 @@ import selectors
 import socket
 import ssl
 import subprocess
+import threading
+import time
 from asyncio import sslproto
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 import trustme
@@ -93,11 +95,12 @@ def test_tls_1_1_is_rejected(files: Files) -> None:
 
 
 @contextmanager
-def secured(server: ReviewServer, files: Files) -> Iterator[ssl.SSLSocket]:
+def secured(server: ReviewServer, files: Files, address: str = HOST) -> Iterator[ssl.SSLSocket]:
     """Open a connection for a client that sends what it likes, and whose kernel keeps little."""
     with socket.socket() as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         plain.settimeout(PATIENCE_SECONDS)
+        plain.bind((address, 0))
         plain.connect((HOST, server.port))
         with files.trusting().wrap_socket(plain, server_hostname=HOST) as found:
             yield found
@@ -143,19 +146,37 @@ def test_bad_request_gets_an_error_and_closes_the_connection(
     assert b"\r\nconnection: close\r\n" in answer.lower()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6291457\r\n\r\n",
-        CHUNKED + b"600001\r\n" + b"x" * 0x600001,
-    ],
-    ids=["announced", "chunked"],
-)
-def test_body_above_the_maximum_size_is_refused(files: Files, text: bytes) -> None:
+def test_body_above_the_maximum_size_is_refused(files: Files) -> None:
     with serving(echo, files) as server, secured(server, files) as client:
-        client.sendall(text)
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6291457\r\n\r\n")
 
         assert client.recv(12) == b"HTTP/1.1 413"
+
+
+def calls_to_refuse(text: bytes, files: Files) -> int:
+    """Return the calls of functions by which the server answers 411 to a text and closes."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    threading.setprofile(count)
+    try:
+        with serving(echo, files) as server:
+            answer = raw(server, files, text)
+    finally:
+        threading.setprofile(None)
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    return calls
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\nx\r\n", b"1;a=b\r\nx\r\n"], ids=["plain", "extended"])
+def test_body_in_chunks_is_refused_and_none_of_them_is_read(files: Files, chunk: bytes) -> None:
+    """The API server announces the length of its bodies."""
+    one, many = (calls_to_refuse(CHUNKED + chunk * count, files) for count in (1, 1_000))
+
+    assert many - one < 1_000
 
 
 def test_body_of_the_maximum_size_is_accepted(files: Files) -> None:
@@ -179,6 +200,99 @@ def test_large_reviews_wait_for_each_other_but_small_ones_do_not(files: Files) -
         respond.go_on.set()
 
     assert respond.paths == ["/first", "/small", "/second"]
+
+
+def body(namespace: str, size: int = 0) -> bytes:
+    """Return a body that begins like a review of an object in a namespace."""
+    return f'{{"request":{{"name":"a","namespace":"{namespace}","object":"'.encode().ljust(
+        size, b"x"
+    )
+
+
+def request(path: str, text: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(text)}\r\n\r\n"
+    return head.encode() + text
+
+
+@pytest.mark.parametrize("size", [0, 2**17], ids=["small", "large"])
+def test_namespaces_and_addresses_have_turns(files: Files, size: int) -> None:
+    respond = HeldEcho()
+    bounds = replace(PATIENT, small_workers=1, large_workers=1)
+    came = [(HOST, "a")] * 4 + [(HOST, "b")] * 2 + [("127.0.0.2", "a")]
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        for number, (address, namespace) in enumerate(came):
+            client = opened.enter_context(secured(server, files, address))
+            path = f"/{namespace if address == HOST else 'other'}"
+            text = body(namespace, size)
+            client.sendall(request(path, text))
+            assert eventually(lambda: held(server, len(text)) > number)  # noqa: B023
+            respond.wait()
+        respond.go_on.set()
+        assert eventually(lambda: len(respond.paths) == len(came))
+
+    assert respond.paths == ["/a", "/a", "/other", "/b", "/a", "/b", "/a"]
+
+
+@pytest.mark.parametrize("size", [0, 2**17], ids=["small", "large"])
+def test_reviews_of_a_namespace_that_take_long_leave_workers_to_others(
+    files: Files, size: int
+) -> None:
+    go_on, begun = Event(), Semaphore(0)
+
+    def respond(asked: Request) -> Response:
+        if asked.path == "/slow":
+            begun.release()
+            go_on.wait(FOREVER)
+        return echo(asked)
+
+    with serving(respond, files) as server, ExitStack() as opened:
+        opened.callback(go_on.set)
+        for _ in range(9):
+            client = opened.enter_context(secured(server, files))
+            client.sendall(request("/slow", body("a", size)))
+        assert begun.acquire(timeout=PATIENCE_SECONDS)
+        assert eventually(lambda: len(server.held) == 9)
+
+        assert status_of(server, files, body("b", size)) == 200
+
+
+def test_small_review_of_many_elements_waits_with_the_large_ones(files: Files) -> None:
+    respond = HeldEcho()
+    with (
+        serving(respond, files, replace(PATIENT, large_workers=1)) as server,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        threads.submit(status_of, server, files, b"x" * 2**20, "/first")
+        respond.wait()
+        threads.submit(status_of, server, files, b"," * 2_001, "/second")
+        assert eventually(lambda: held(server, 2_001) == 1)
+        status_of(server, files, b"," * 2_000, path="/small")
+        respond.go_on.set()
+
+    assert respond.paths == ["/first", "/small", "/second"]
+
+
+def test_request_arrived_before_it_waited_for_a_worker(files: Files) -> None:
+    respond, arrived = HeldEcho(), list[float]()
+
+    def recorded(asked: Request) -> Response:
+        answer = respond(asked)
+        arrived.append(asked.arrived)
+        return answer
+
+    with (
+        serving(recorded, files, replace(PATIENT, small_workers=1)) as server,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        threads.submit(status_of, server, files)
+        respond.wait()
+        threads.submit(status_of, server, files, b"xx")
+        assert eventually(lambda: held(server, 2) == 1)
+        until = time.monotonic()
+        respond.go_on.set()
+
+    assert sorted(arrived) == arrived
+    assert arrived[1] <= until
 
 
 def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None:
@@ -404,44 +518,67 @@ def test_more_large_reviews_than_may_be_held_are_told_to_come_again(files: Files
         assert first.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_bodies_of_clients_that_have_gone_count_until_they_were_worked_on(files: Files) -> None:
+def test_bodies_of_clients_that_have_gone_count_while_they_are_worked_on(files: Files) -> None:
     respond = HeldEcho()
     with (
-        serving(respond, files, replace(PATIENT, held_bytes=2 * 2**20)) as server,
+        serving(respond, files, replace(PATIENT, held_bytes=2**20, large_workers=1)) as server,
         secured(server, files) as first,
     ):
         first.sendall(LARGE_REVIEW)
         respond.wait()
-        for number in (2, 3):
-            with secured(server, files) as gone:
-                gone.sendall(LARGE_REVIEW)
-                assert eventually(lambda: held(server, 600_000) == number)  # noqa: B023
-        assert eventually(lambda: len(server.connections) == 1)
-        assert status_of(server, files, b"x" * 600_000) == 503
-        respond.go_on.set()
         first.close()  # it reads none of its answer
+        assert eventually(lambda: not server.connections)
+        assert status_of(server, files, b"x" * 600_000) == 503
+        for _ in range(9):
+            with secured(server, files) as gone:
+                gone.sendall(request("/gone", body("a", 100_000)))
+                assert eventually(lambda: held(server, 100_000) == 1)
+            assert eventually(lambda: not held(server, 100_000))
+        respond.go_on.set()
 
         assert eventually(lambda: not server.held)
         assert status_of(server, files, b"x" * 600_000) == 200
 
+    assert "/gone" not in respond.paths
 
-def test_review_that_nobody_waits_for_is_not_worked_on(files: Files) -> None:
+
+@pytest.mark.parametrize("heavy", [(HOST, "a"), ("127.0.0.2", "b")], ids=["namespace", "address"])
+def test_bodies_of_whoever_holds_most_give_way_to_those_of_others(
+    files: Files, heavy: tuple[str, str]
+) -> None:
     respond = HeldEcho()
-    with (
-        serving(respond, files, replace(PATIENT, small_workers=1)) as server,
-        secured(server, files) as first,
-    ):
-        first.sendall(REVIEW)
-        respond.wait()
-        with secured(server, files) as gone:
-            gone.sendall(REVIEW.replace(b"/", b"/gone", 1))
-            assert eventually(lambda: held(server, 10) == 2)
-        assert eventually(lambda: len(server.connections) == 1)
+    address, namespace = heavy
+    bounds = replace(PATIENT, held_bytes=2 * 2**20, large_workers=1)
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        several = [opened.enter_context(secured(server, files, address)) for _ in range(3)]
+        for number, client in enumerate(several):
+            client.sendall(request("/heavy", body(namespace, 600_000)))
+            assert eventually(lambda: held(server, 600_000) > number)  # noqa: B023
+            respond.wait()
+        other = opened.enter_context(secured(server, files))
+        other.sendall(request("/other", body("b", 500_000)))
+
+        assert several[1].recv(12) == b"HTTP/1.1 503"
         respond.go_on.set()
+        answered = (several[0], several[2], other)
+        assert [each.recv(12) for each in answered] == [b"HTTP/1.1 200"] * 3
 
-        assert status_of(server, files) == 200
 
-    assert respond.paths == ["/", "/"]
+def test_requests_that_wait_make_room_for_the_connections_of_others(files: Files) -> None:
+    respond = HeldEcho()
+    bounds = replace(PATIENT, connections=8, small_workers=1)
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        for _ in range(16):
+            client = opened.enter_context(secured(server, files, "127.0.0.2"))
+            client.sendall(REVIEW)
+            respond.wait()
+        with ThreadPoolExecutor(1) as threads:
+            status = threads.submit(status_of, server, files, b"x", "/other")
+            assert eventually(lambda: bool(held(server, 1)))
+            respond.go_on.set()
+
+        assert status.result() == 200
+        assert respond.paths.index("/other") <= 2
 
 
 def assert_answered(plain: socket.socket, files: Files) -> None:

@@ -1,12 +1,11 @@
 """HTTP endpoint for liveness and readiness probes, and for pages such as the metrics.
 
-Pages take more work than the answers to probes. So one is made at a time, equal requests that come
-meanwhile share it, and only so many wait for a page that probes find room beside them.
+Pages take more work than the answers to probes. So one is made at a time, a few requests wait for
+that and others are refused, and probes find room beside them.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from http import HTTPStatus
 from threading import BoundedSemaphore, Lock
 from typing import Final
@@ -28,8 +27,8 @@ log = structlog.get_logger()
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
 _METRICS: Final = "/metrics"
-_ASKING: Final = 32
-"""Requests that may wait for a page: half of the server's threads."""
+_ASKING: Final = 16
+"""Requests for pages at a time, a quarter of the server's threads."""
 
 Page = Respond
 """Answers requests for one path, from any thread. If it raises, the answer is 500."""
@@ -98,8 +97,6 @@ class HealthEndpoint(PageServer):
         self._pages: Final = dict(pages or {})
         self._one_page: Final = Lock()
         self._asking: Final = BoundedSemaphore(_ASKING)
-        self._guard: Final = Lock()  # guards _making
-        self._making: Final[dict[Request, Future[Response]]] = {}
         host, _, port = address.rpartition(":")
         super().__init__(self._respond, host=host.strip("[]"), port=int(port), setting=setting)
 
@@ -119,24 +116,10 @@ class HealthEndpoint(PageServer):
         return self._page(request)
 
     def _page(self, request: Request) -> Response:
-        """Return a page; equal requests that come while it is made get the same."""
         if not self._asking.acquire(blocking=False):
             return text_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"expected at most {_ASKING} requests at a time"
             )
-        own = Future[Response]()
-        with self._guard:
-            found = self._making.setdefault(request, own)
-        try:
-            if found is own:
-                own.set_result(self._made(request))
-                with self._guard:
-                    del self._making[request]
-            return found.result()
-        finally:
-            self._asking.release()
-
-    def _made(self, request: Request) -> Response:
         try:
             with self._one_page:
                 return self._pages[request.path](request)
@@ -146,6 +129,8 @@ class HealthEndpoint(PageServer):
             return text_response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}, see the log"
             )
+        finally:
+            self._asking.release()
 
 
 def serve(

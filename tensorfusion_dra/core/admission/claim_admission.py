@@ -14,11 +14,10 @@ compares a device only with the latest one of each request
 (kubernetes/kubernetes#140438; docs/adr/0019).
 """
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import quoted
@@ -29,7 +28,13 @@ from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import (
+    name_rules,
+    quantity,
+    resource_claims,
+    review,
+    untyped_json,
+)
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -80,7 +85,7 @@ def filled(claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool
     Raises:
         InputError: The claim has no request that can be filled, or no room for a request per card.
     """
-    result = copy.deepcopy(dict(claim))
+    result = untyped_json.copied(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     request = _to_fill(devices)
     _fill(request, alternatives, pool=pool)
@@ -112,7 +117,7 @@ def filled_by_container(
     Raises:
         InputError: The claim has no request that can be filled, or a name is taken.
     """
-    result = copy.deepcopy(dict(claim))
+    result = untyped_json.copied(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     template = _to_fill(devices)
     assert isinstance(devices, dict)
@@ -123,7 +128,7 @@ def filled_by_container(
         name, share = each[0].containers[0], each[0].share
         if any(name_of(other) == name for other in every if other is not template):
             raise InputError(f"found another request {name!r}, expected the name to be unused")
-        request = {**copy.deepcopy(template), "name": name}
+        request = {**untyped_json.copied(template), "name": name}
         _fill(request, each, pool=pool)
         if not are_equal:
             for _, exactly in resource_claims.alternatives(request):
@@ -218,7 +223,7 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
-    exactly = {**copy.deepcopy(template), "allocationMode": "ExactCount", "count": 1}
+    exactly = {**untyped_json.copied(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
         expression = dialect.translate(wanted.expression).strip()
@@ -322,7 +327,7 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
     Raises:
         InputError: A name is taken or too long, or the claim would have too many requests.
     """
-    others = [{**copy.deepcopy(first), "name": name} for name in cards[1:]]
+    others = [{**untyped_json.copied(first), "name": name} for name in cards[1:]]
     taken = {name_of(request): request for request in map(as_map, requests)}
     for other in others:
         name = str(other["name"])
@@ -402,14 +407,14 @@ def errors(
             yield FieldError(
                 chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
             )
-        if parsed.isolation is Isolation.SHARED:
-            for name in _with_amounts(_devices(found, path), as_map(config)):
-                yield FieldError(
-                    chosen,
-                    Reason.FORBIDDEN,
-                    f"found shared and amounts in request {name}, expected "
-                    f"{isolation.SHARED_NEEDS}",
-                )
+        is_shared = parsed.isolation is Isolation.SHARED
+        if is_shared and (named := [*_with_amounts(_devices(found, path), as_map(config))]):
+            yield FieldError(
+                chosen,
+                Reason.FORBIDDEN,
+                f"found shared and amounts in request {printable.first(named)}, expected "
+                f"{isolation.SHARED_NEEDS}",
+            )
 
 
 def below_request(claim: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -424,39 +429,54 @@ def below_request(claim: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     Raises:
         ParameterError, QuantityError: A limit or an amount is malformed.
     """
+    every = with_annotations(claim)
     for request in resource_claims.main_requests(claim):
         for name, each in resource_claims.alternatives(request):
             given = {} if each.get("adminAccess") else as_map(each.get("capacity"))
             asked = parsed_amounts(given.get("requests"))
-            for capacity, text in share_policy.below_request(with_annotations(claim, name), asked):
+            for capacity, text in share_policy.below_request(merged(every, name), asked):
                 text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
                 yield FieldError(path, Reason.INVALID, text)
 
 
-def with_annotations(claim: Mapping[str, Any], request: str) -> ShareParameters:
-    """Return a claim's parameters for one of its requests, completed by the claim's annotations.
+ParametersFor = tuple[frozenset[str], ShareParameters]
+"""Parameters, and the requests that they are for; none for all."""
+
+
+def with_annotations(claim: Mapping[str, Any]) -> list[ParametersFor]:
+    """Return a claim's parameters, after those that its annotations set.
 
     Raises:
         ParameterError: They are malformed.
     """
     annotated = share_policy.of_annotations(review.annotations_of(claim))
-    return parameters(claim, request).over(annotated)
+    return [(frozenset(), annotated), *parameters(claim)]
 
 
-def parameters(claim: Mapping[str, Any], request: str) -> ShareParameters:
-    """Return a claim's own parameters for one of its requests, `request` or `request/subrequest`.
+def parameters(claim: Mapping[str, Any]) -> list[ParametersFor]:
+    """Return a claim's own parameters.
 
     Raises:
         ParameterError: They are malformed.
     """
-    merged, either = ShareParameters(), {request, request.partition("/")[0]}
+    found = []
     devices = as_map(as_map(claim.get("spec")).get("devices"))
     for config in map(as_map, as_list(devices.get("config"))):
-        chosen = set(map(str, as_list(config.get("requests"))))
         opaque = as_map(config.get("opaque"))
-        if opaque.get("driver") == names.DRIVER and (not chosen or either & chosen):
-            merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
-    return merged
+        if opaque.get("driver") == names.DRIVER:
+            chosen = frozenset(map(str, as_list(config.get("requests"))))
+            parsed = share_policy.parse(opaque.get("parameters"), trusted=False)
+            found.append((chosen, parsed))
+    return found
+
+
+def merged(every: Iterable[ParametersFor], request: str) -> ShareParameters:
+    """Return the parameters of a request, `request` or `request/subrequest`; later ones win."""
+    result, either = ShareParameters(), {request, request.partition("/")[0]}
+    for chosen, found in every:
+        if not chosen or either & chosen:
+            result = found.over(result)
+    return result
 
 
 def parsed_amounts(found: object) -> dict[str, Quantity]:
@@ -473,10 +493,10 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
     A request without amounts takes whole cards. The size of a whole card is not known here, so any
     amount counts as a part; a claim for whole cards needs none.
     """
-    chosen = as_list(config.get("requests"))
+    chosen = set(map(str, as_list(config.get("requests"))))
     for request in map(as_map, as_list(devices.get("requests"))):
         for full_name, wanted in resource_claims.alternatives(request):
-            if chosen and not {name_of(request), full_name} & set(map(str, chosen)):
+            if chosen and not {name_of(request), full_name} & chosen:
                 continue
             given = as_map(as_map(wanted.get("capacity")).get("requests"))
             short = {key.removeprefix(f"{names.DRIVER}/") for key in given}

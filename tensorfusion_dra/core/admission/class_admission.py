@@ -17,7 +17,6 @@ and a constraint that keeps the cards of the request apart. Amounts that the cla
 (docs/adr/0063).
 """
 
-import copy
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number, name_of
 
@@ -89,7 +88,7 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
     Raises:
         InputError: A request names an amount that its class forbids, or cannot be split.
     """
-    result = copy.deepcopy(dict(claim))
+    result: Json = untyped_json.copied(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     for request in [*resource_claims.main_requests(result)]:
         for name, each, of_class in _shares(request, classes):
@@ -161,19 +160,22 @@ def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> It
 
 def spelled_out(claim: Item, classes: Classes) -> Item:
     """Return the claim as one of this driver's own class that sets its classes' limits itself."""
-    result = {**claim, "spec": copy.deepcopy(claim.get("spec"))}
-    lower: list[object] = []
-    upper: list[object] = []
+    result = {**claim, "spec": untyped_json.copied(claim.get("spec"))}
+    named: dict[str, list[str]] = {}
     for request in resource_claims.main_requests(result):
         for name, each in resource_claims.alternatives(request):
-            of_class = classes.get(str(each.get("deviceClassName")))
-            if of_class is None:
-                continue
-            each["deviceClassName"] = names.DEVICE_CLASS
-            config = share_policy.as_config(
-                name, tflops=of_class.tflops_limit, vram=of_class.vram_limit
-            )
-            (upper if of_class.overridable is False else lower).append(config)
+            if classes.get(class_name := str(each.get("deviceClassName"))) is not None:
+                named.setdefault(class_name, []).append(name)
+                each["deviceClassName"] = names.DEVICE_CLASS
+    lower: list[object] = []
+    upper: list[object] = []
+    for class_name, requests in named.items():
+        of_class = classes[class_name]
+        assert of_class is not None
+        config = share_policy.as_config(
+            *requests, tflops=of_class.tflops_limit, vram=of_class.vram_limit
+        )
+        (upper if of_class.overridable is False else lower).append(config)
     if lower or upper:
         devices = result["spec"]["devices"]
         devices["config"] = [*lower, *as_list(devices.get("config")), *upper]

@@ -228,6 +228,18 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, f"{_KSERVE}container-name", _INJECT),
     ),
 }
+_WORDS: Final = {
+    dialect: {(word.kind, word.name): word for word in words} for dialect, words in WORDS.items()
+}
+_PATTERNS: Final = {
+    dialect: [
+        (word, re.compile(re.escape(word.name).replace(r"\*", "([a-z0-9-]+)")))
+        for word in words
+        if "*" in word.name
+    ]
+    for dialect, words in WORDS.items()
+}
+"""Words that have the name of a container."""
 _PREFIXES: Final[Mapping[Dialect, tuple[str, ...]]] = {
     Dialect.HAMI: ("nvidia.com/", "hami.io/"),
     Dialect.VGPU_MANAGER: ("nvidia.com/", "vgpu-manager.io/"),
@@ -300,12 +312,13 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     if claims & _KSERVE_CLAIMS or not written.keys().isdisjoint(REQUESTING_ANNOTATIONS):
         return Translation()
     result, asked, without = Translation(), dict[str, Amounts](), set[str]()
+    prefixes = tuple(prefix for each in dialects for prefix in _PREFIXES[each])
     for kind, container, path, owner, field_name, key in _entries(pod):
         text = str(owner[field_name][key])
         here = partial(Match, owner, field_name, key, path)
         found = _word(text if kind is Kind.SCHEDULER else key, kind, dialects)
         if found is None:
-            if key.startswith(tuple(prefix for each in dialects for prefix in _PREFIXES[each])):
+            if key.startswith(prefixes):
                 result.matches.append(here("is no known word, so it stays"))
             continue
         word, named = found
@@ -360,10 +373,12 @@ def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str
 
 def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapping, str] | None:
     """Return a word, and the container that its name has; None if it is unknown."""
-    for word in (word for each in dialects for word in WORDS[each]):
-        pattern = re.escape(word.name).replace(r"\*", "([a-z0-9-]+)")
-        if word.kind is kind and (match := re.fullmatch(pattern, name)):
-            return word, "".join(match.groups())
+    for each in dialects:
+        if word := _WORDS[each].get((kind, name)):
+            return word, ""
+        for word, pattern in _PATTERNS[each]:
+            if word.kind is kind and (match := pattern.fullmatch(name)):
+                return word, match[1]
     return None
 
 

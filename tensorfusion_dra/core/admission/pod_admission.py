@@ -1,13 +1,12 @@
 """Admission of a pod that requests a share: checks, claim and warnings (user guide, 1.1)."""
 
-import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import (
     PERCENT_OF,
@@ -16,7 +15,7 @@ from tensorfusion_dra.core.admission.pod_request import (
 )
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.kubernetes import resource_claims, review
+from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -35,9 +34,9 @@ OF_CONTAINERS: Final = (
 """What becomes of the limits of single containers."""
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
-_MOST_COMPARED: Final = 100
+_MOST_COMPARED: Final = 20
 """Unknown annotations that are compared with the known ones, which takes half a millisecond each. A
-pod can have 22,000."""
+pod can have 22,000. The API server passes on warnings of 4 KiB together."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -125,7 +124,7 @@ class PodContainer:
 
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
     """Return the pod's containers, init containers first."""
-    found = []
+    found, chosen = [], frozenset(wanted.containers)
     for path, container in resource_claims.containers_with_paths(pod):
         name, resources = name_of(container), as_map(container.get("resources"))
         takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
@@ -138,7 +137,7 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
                 claims=tuple(map(as_map, as_list(resources.get("claims")))),
                 takes_gpus=takes_gpus,
                 is_privileged=as_map(container.get("securityContext")).get("privileged") is True,
-                has_share=name in wanted.containers if wanted.containers else is_chosen,
+                has_share=name in chosen if chosen else is_chosen,
             )
         )
     return tuple(found)
@@ -198,14 +197,13 @@ def errors(
             Reason.FORBIDDEN,
             f"found hard, expected {isolation.HARD_NEEDS}",
         )
-    known = [container.name for container in every]
-    for name in wanted.containers:
-        if name not in known:
-            yield FieldError(
-                pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER),
-                Reason.INVALID,
-                f"found {name!r}, expected one of {', '.join(known)}",
-            )
+    known = dict.fromkeys(container.name for container in every)
+    if unknown := [repr(name[:80]) for name in wanted.containers if name not in known]:
+        yield FieldError(
+            pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER),
+            Reason.INVALID,
+            f"found {printable.first(unknown)}, expected one of {printable.first([*known])}",
+        )
     for container in every:
         if container.has_share:
             yield from container.errors(wanted)
@@ -256,7 +254,7 @@ def admitted(
         priority: PriorityClass of the pod; "" keeps the pod's own.
         names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
-    result = copy.deepcopy(dict(pod))
+    result: Json = untyped_json.copied(dict(pod))
     share = wanted.share
     canonical = {
         names.ANNOTATION_DRA_ENABLED: "true",
@@ -320,7 +318,7 @@ def _made(holder: Json, field: str) -> Json:
 
 def warnings(
     pod: Mapping[str, Any],
-    wanted: PodRequest,
+    several: Sequence[PodRequest],
     every: Sequence[PodContainer],
     *,
     template: str,
@@ -329,12 +327,14 @@ def warnings(
     """Yield the warnings, one line each; the API server truncates them at 256 characters.
 
     Args:
+        several: The request of each container with a share of its own, or of the pod.
         every: The pod's containers.
         template, scheduler: As of admitted().
     """
     annotations = review.annotations_of(pod)
     yield from of_names(annotations)
-    yield from _of_amounts(wanted, annotations)
+    for wanted in several:
+        yield from _of_amounts(wanted, annotations)
     spec = as_map(pod.get("spec"))
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (

@@ -311,7 +311,8 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
                 text = f"{error}{_hint(annotation, pod_annotations[annotation])}"
                 errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
     if shares := found.pop("shares"):
-        return _by_container(pod_annotations, shares, errors)
+        selectors = {field: found[field] for field in ("expression", "selector")}
+        return _by_container(pod_annotations, shares, selectors, errors)
     malformed = {error.path for error in errors}
     if path_of(names.ANNOTATION_DRA_ENABLED) in malformed:
         found["enabled"] = True  # so that its error is reported
@@ -346,15 +347,18 @@ def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
 
 
 def _by_container(
-    pod_annotations: Mapping[str, str], shares: Mapping[str, Any], errors: Sequence[FieldError]
+    pod_annotations: Mapping[str, str],
+    shares: Mapping[str, Any],
+    selectors: Mapping[str, Any],
+    errors: Sequence[FieldError],
 ) -> PodRequest:
     """Return the request of a pod whose containers have shares of their own, in one claim."""
     where = path_of(names.ANNOTATION_CONTAINER_SHARES)
-    of_pod = {
-        key: text
-        for key, text in pod_annotations.items()
-        if key != names.ANNOTATION_CONTAINER_SHARES
+    read_once = {
+        *(names.ANNOTATION_CONTAINER_SHARES, names.ANNOTATION_CEL_EXPRESSION),
+        names.ANNOTATION_CEL_FILTER,
     }
+    of_pod = {key: text for key, text in pod_annotations.items() if key not in read_once}
     found, of_shares = [], list(errors)
     for name, share in shares.items():
         if isinstance(share, str):
@@ -362,7 +366,7 @@ def _by_container(
         own = {names.ANNOTATION_PREFIX + key: text for key, text in share.items()}
         part = parse({**of_pod, names.ANNOTATION_DRA_ENABLED: "true", **own})
         users = (name, *(user for user, other in shares.items() if other == name))
-        found.append(replace(part, containers=users, enabled=None))
+        found.append(replace(part, containers=users, enabled=None, **selectors))
         of_shares += [
             replace(each, path=f"{where}.{name}") if each not in errors else each
             for each in part.errors

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.claim_admission import ParametersFor
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
@@ -62,8 +63,12 @@ def shares(claim: Item) -> list[Amounts]:
 
     An amount that is not known in advance is missing.
     """
+    return _shares(_options(claim))
+
+
+def _shares(every: Iterable[list[tuple[Amounts, int]]]) -> list[Amounts]:
     found = []
-    for options in _options(claim):
+    for options in every:
         known = [name for name in options[0][0] if all(name in each for each, _ in options)]
         # The scheduler may take any of them, so the largest amounts count.
         found.append(
@@ -79,9 +84,13 @@ def shares(claim: Item) -> list[Amounts]:
 
 def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
     """Yield the alternatives of each request: what one card is charged, and the number of cards."""
+    try:
+        every = claim_admission.with_annotations(claim)
+    except ParameterError:
+        every = []  # no node prepares this claim
     for alternatives in _cards(claim):
         yield [
-            (_charged(amounts, {**amounts, **_limits(claim, request)}), count)
+            (_charged(amounts, {**amounts, **_limits(every, request)}), count)
             for request, amounts, count in alternatives
         ]
 
@@ -104,7 +113,10 @@ def sums(found: Iterable[Amounts]) -> Amounts:
 
 def counted(claim: Item) -> Amounts:
     """Return what the claim is charged; empty if it has none of this driver's cards."""
-    found = shares(claim)
+    return _counted(shares(claim))
+
+
+def _counted(found: list[Amounts]) -> Amounts:
     return {**sums(found), WORKERS: Quantity.whole(1)} if found else {}
 
 
@@ -158,8 +170,9 @@ def refusals(
             have more than a newer quota.
         names_others: Whether the reader may learn what they have.
     """
-    asked, requested, before = counted(claim), shares(claim), counted(old or {})
     options = list(_options(claim))
+    requested, before = _shares(options), counted(old or {})
+    asked = _counted(requested)
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
     try:
         limited = totals(quota)
@@ -244,13 +257,10 @@ def _amounts(found: object) -> Amounts:
     }
 
 
-def _limits(claim: Item, request: str) -> Amounts:
-    """Return the limits that the claim sets for each card of one of its requests."""
-    try:
-        merged = claim_admission.with_annotations(claim, request)
-    except ParameterError:
-        return {}  # no node prepares this claim
-    limits = {names.CAPACITY_TFLOPS: merged.tflops_limit, names.CAPACITY_VRAM: merged.vram_limit}
+def _limits(every: Iterable[ParametersFor], request: str) -> Amounts:
+    """Return the limits that parameters set for each card of a request."""
+    found = claim_admission.merged(every, request)
+    limits = {names.CAPACITY_TFLOPS: found.tflops_limit, names.CAPACITY_VRAM: found.vram_limit}
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
@@ -260,8 +270,7 @@ def _sets_limit(claim: Item, name: str) -> bool:
     Raises:
         ParameterError: The claim's parameters are malformed.
     """
+    every = claim_admission.parameters(claim)
     return bool(names.SHARE_ANNOTATIONS & review.annotations_of(claim).keys()) or all(
-        getattr(claim_admission.parameters(claim, request), f"{name}_limit") is not None
-        for options in _cards(claim)
-        for request, _, _ in options
+        name in _limits(every, request) for options in _cards(claim) for request, _, _ in options
     )

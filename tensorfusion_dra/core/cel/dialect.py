@@ -16,6 +16,7 @@ amount is converted to a number by ``.AsApproximateFloat64()``. Kubernetes suppo
 Everything else, whitespace and comments included, stays unchanged.
 """
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
@@ -101,6 +102,7 @@ that an index before it names an attribute. Both are possible as an argument of 
 """
 
 
+@functools.lru_cache(maxsize=8)
 def translate(expression: str) -> str:
     """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
 

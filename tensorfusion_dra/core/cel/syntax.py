@@ -5,6 +5,7 @@ CEL, such as a reserved word as a name: whether an expression is valid is the li
 (`scheduling.cel_evaluation`). The library's binding shows no tree, so the places come from here.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -159,8 +160,9 @@ def quoted(text: str) -> str:
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
+@functools.lru_cache(maxsize=8)
 def parse(expression: str) -> Node:
-    """Parse an expression into its tree.
+    """Parse an expression into its tree, which is kept for the next steps of the same request.
 
     Raises:
         CelError: It is not CEL, or its tree is higher than MAX_DEPTH.

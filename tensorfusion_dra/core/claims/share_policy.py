@@ -141,9 +141,9 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
 
 
 def as_config(
-    request: str, *, tflops: Quantity | None, vram: Quantity | None
+    *requests: str, tflops: Quantity | None, vram: Quantity | None
 ) -> Mapping[str, object]:
-    """Return the configuration of a claim that sets the limits of one of its requests."""
+    """Return the configuration of a claim that sets the limits of some of its requests."""
     limits = {"tflops": tflops, "vram": vram}
     parameters = {
         "apiVersion": API_VERSION,
@@ -151,7 +151,7 @@ def as_config(
         "limits": {name: str(limit) for name, limit in limits.items() if limit},
     }
     return {
-        "requests": [request],
+        "requests": [*requests],
         "opaque": {"driver": names.DRIVER, "parameters": parameters},
     }
 

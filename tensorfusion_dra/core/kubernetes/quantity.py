@@ -1,5 +1,6 @@
 """Kubernetes quantities: parsed without loss, printed in the API server's canonical form."""
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -114,6 +115,11 @@ def parse(text: object) -> Quantity:
         text = str(text) if abs(text) < 10**_MAX_LENGTH else "a number of over 64 digits"
     if not isinstance(text, str):
         raise QuantityError(f"found {type(text).__name__}, expected a quantity such as 16Gi")
+    return _parsed(text)
+
+
+@functools.lru_cache(maxsize=1024)  # an object has few different ones
+def _parsed(text: str) -> Quantity:
     match = _SHAPE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
         meant = _BYTES.fullmatch(text) if len(text) <= _MAX_LENGTH else None

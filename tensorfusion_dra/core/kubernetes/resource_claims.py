@@ -16,11 +16,10 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 `b` is refused. If only `log` named `b`, both would be prepared.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
@@ -90,7 +89,7 @@ def created(pod: Mapping[str, Any], entry: str, template: Mapping[str, Any]) -> 
             "annotations": {**as_map(copied.get("annotations")), POD_CLAIM_ANNOTATION: entry},
             "ownerReferences": [owner],
         },
-        "spec": copy.deepcopy(dict(as_map(spec.get("spec")))),
+        "spec": untyped_json.copied(dict(as_map(spec.get("spec")))),
     }
 
 

@@ -1,6 +1,7 @@
 """AdmissionReview (admission.k8s.io/v1): the API server's request and the webhook's response."""
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,8 @@ _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MAX_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
 _MAX_NAME_CHARACTERS: Final = 253
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""What an unpaired surrogate begins with. An API server stores none, and URLs cannot have any."""
 
 
 class ReviewError(DriverError):
@@ -129,6 +132,8 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     """
     try:
         document = untyped_json.parse(text)
+        if _SURROGATE.search(text):  # those in pairs can be encoded
+            untyped_json.compact_json(document, ensure_ascii=False).encode()
     except ValueError as error:
         raise ReviewError(f"body: found no JSON that can be read: {error}") from error
     if not isinstance(document, dict):
@@ -185,7 +190,7 @@ def answer(review: Review, verdict: Verdict) -> Json:
         if value != review.document.get(name)
     ]:
         response["patchType"] = "JSONPatch"
-        patch = untyped_json.compact_json(operations)
+        patch = untyped_json.compact_json(operations, ensure_ascii=False)
         response["patch"] = base64.b64encode(patch.encode()).decode()
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 

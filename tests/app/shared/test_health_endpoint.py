@@ -157,6 +157,7 @@ class SlowPage:
     """A page whose answers wait until the test lets them go on; each says how many came before."""
 
     def __init__(self) -> None:
+        self.of_others = {*threading.enumerate()}  # servers of tests before may not have ended
         self.go_on = Event()
         self.asked: list[str] = []
 
@@ -164,6 +165,11 @@ class SlowPage:
         self.asked.append(request.query)
         self.go_on.wait(FOREVER)
         return Response(body=str(len(self.asked)).encode())
+
+    def threads(self) -> int:
+        """Return how many threads answer requests."""
+        own = {*threading.enumerate()} - self.of_others
+        return sum("process_request_thread" in each.name for each in own)
 
 
 @pytest.fixture
@@ -173,16 +179,11 @@ def slow() -> Iterator[SlowPage]:
     page.go_on.set()
 
 
-def threads() -> int:
-    """Return how many threads answer requests."""
-    return sum("process_request_thread" in each.name for each in threading.enumerate())
-
-
 def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it(slow: SlowPage) -> None:
     with serving(pages={"/slow": slow}) as endpoint, ThreadPoolExecutor(4) as readers:
         paths = [f"/slow?{number}" for number in range(4)]
         answers = readers.map(partial(get, endpoint.port), paths)
-        assert eventually(lambda: threads() == 4)
+        assert eventually(lambda: slow.threads() == 4)
 
         assert get(endpoint.port, "/healthz")[0] == 200
         assert len(slow.asked) == 1
@@ -190,31 +191,20 @@ def test_one_page_is_made_at_a_time_and_probes_find_room_beside_it(slow: SlowPag
         assert sorted(answers) == [(200, str(number + 1)) for number in range(4)]
 
 
-def test_equal_requests_share_the_page_that_is_made(slow: SlowPage) -> None:
-    with serving(pages={"/slow": slow}) as endpoint, ThreadPoolExecutor(4) as readers:
-        answers = readers.map(partial(get, endpoint.port), ["/slow"] * 4)
-        assert eventually(lambda: threads() == 4)
-        slow.go_on.set()
-
-        assert [*answers] == [(200, "1")] * 4
-        assert get(endpoint.port, "/slow") == (200, "2")  # nothing is kept
-
-
-@pytest.mark.parametrize("query", ["", "?{}"], ids=["equal", "different"])
 def test_clients_that_ask_for_a_page_and_leave_take_a_bounded_number_of_threads(
-    slow: SlowPage, query: str
+    slow: SlowPage,
 ) -> None:
     with serving(pages={"/slow": slow}) as endpoint:
-        for number in range(300):
+        for _ in range(300):
             with socket.create_connection(("127.0.0.1", endpoint.port), PATIENCE_SECONDS) as client:
-                client.sendall(f"GET /slow{query.format(number)} HTTP/1.1\r\n\r\n".encode())
-            assert threads() <= 64
-        assert eventually(lambda: threads() == 32)
+                client.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            assert slow.threads() <= 64
+        assert eventually(lambda: slow.threads() == 16)
 
         assert get(endpoint.port, "/healthz")[0] == 200
-        assert get(endpoint.port, "/slow") == (503, "expected at most 32 requests at a time")
+        assert get(endpoint.port, "/slow") == (503, "expected at most 16 requests at a time")
         slow.go_on.set()
-        assert eventually(lambda: threads() == 0)
+        assert eventually(lambda: slow.threads() == 0)
         assert get(endpoint.port, "/slow")[0] == 200
 
 

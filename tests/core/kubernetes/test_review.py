@@ -8,7 +8,7 @@ import pytest
 
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.review import PASSED, ReviewError, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Review, ReviewError, Verdict
 from tests.support.admission import review_body, review_of
 from tests.support.builders.pods import pod_document
 
@@ -135,11 +135,13 @@ def test_refusal_lists_every_error_with_its_field() -> None:
     }
 
 
-def test_unpaired_surrogates_can_be_answered() -> None:
-    document = json.loads(review_body(pod_document({})))
-    document["request"]["object"]["metadata"]["annotations"] = {"a": "\ud800"}
-    found = review.parse(json.dumps(document).encode(), wait_seconds=1)
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_unpaired_surrogates_are_refused_and_pairs_are_read(*, is_ascii: bool) -> None:
+    def parsed(text: str) -> Review:
+        document = json.loads(review_body(pod_document({text: text})))
+        body = json.dumps(document, ensure_ascii=is_ascii).encode(errors="surrogatepass")
+        return review.parse(body, wait_seconds=1)
 
-    answer = review.answer(found, Verdict(changed={**found.document, "x": "\ud800"}))
-
-    assert json.dumps(answer).encode()
+    assert parsed("\U0001f600").annotations == {"\U0001f600": "\U0001f600"}
+    with pytest.raises(ReviewError, match="surrogates not allowed"):
+        parsed("\ud800")

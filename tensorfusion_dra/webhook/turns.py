@@ -1,0 +1,101 @@
+"""Order in which requests get the few workers: each address has its turn, there each namespace.
+
+Whoever sends many requests waits for its own. The namespaces of the API server's requests have
+equal parts of its workers. A stranger may name any namespace, and has the turns of its own address.
+
+Example: address A waits with three requests of namespace a and one of b, address B with one of a.
+The order is A/a, B/a, A/b, A/a, A/a.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Place:
+    """A request's place among those that wait for a worker or have one.
+
+    Attributes:
+        namespace: As the request says; "" if it says none.
+        size: Bytes of its body, and about as many as its elements take.
+        on_turn: Called once, when it has a worker or was refused one.
+        has_worker: False while it waits, and if it was refused.
+    """
+
+    address: str
+    namespace: str
+    size: int
+    on_turn: Callable[[], None]
+    has_worker: bool = False
+
+
+class Turns:
+    """Requests that wait for a worker, and those that have one; for one thread.
+
+    Three quarters of the workers at most work for one address, and a quarter for one namespace of
+    it: while they wait, for example for the API server, there are others left.
+    """
+
+    def __init__(self, workers: int, *, most_bytes: int) -> None:
+        """Start without requests.
+
+        Args:
+            workers: Number of requests that are worked on at a time.
+            most_bytes: Largest size of them together; a larger one is worked on alone.
+        """
+        self._workers: Final = workers
+        self._most_bytes: Final = most_bytes
+        self._working: Final[list[Place]] = []
+        # By address, then by namespace; at each level the one that had its turn last is the last.
+        self._waiting: Final[dict[str, dict[str, list[Place]]]] = {}
+
+    def wait(self, place: Place) -> None:
+        """Put a request behind those of its namespace."""
+        rows = self._waiting.setdefault(place.address, {})
+        rows.setdefault(place.namespace, []).append(place)
+        self._start()
+
+    def done(self, place: Place) -> None:
+        """Let others have the worker of a request."""
+        self._working.remove(place)
+        self._start()
+
+    def refuse(self, place: Place) -> None:
+        """Take out a request that waits."""
+        self._take(place)
+        place.on_turn()
+        self._start()
+
+    def _start(self) -> None:
+        """Give free workers to those whose turn it is."""
+        while found := self._first():
+            taken = sum(each.size for each in self._working)
+            if taken and taken + found.size > self._most_bytes:
+                return  # nobody overtakes it
+            rows = self._waiting[found.address] = self._waiting.pop(found.address)
+            rows[found.namespace] = rows.pop(found.namespace)
+            self._take(found)
+            self._working.append(found)
+            found.has_worker = True
+            found.on_turn()
+
+    def _first(self) -> Place | None:
+        """Return the request whose turn it is; None if there is none that may have a worker."""
+        if len(self._working) < self._workers:
+            of_address, of_namespace = max(1, self._workers * 3 // 4), max(1, self._workers // 4)
+            for address, rows in self._waiting.items():
+                own = [each.namespace for each in self._working if each.address == address]
+                for namespace, row in rows.items() if len(own) < of_address else ():
+                    if own.count(namespace) < of_namespace:
+                        return row[0]
+        return None
+
+    def _take(self, place: Place) -> None:
+        """Take a request out of its row, and remove rows that are empty."""
+        rows = self._waiting[place.address]
+        rows[place.namespace].remove(place)
+        if not rows[place.namespace]:
+            del rows[place.namespace]
+        if not rows:
+            del self._waiting[place.address]
