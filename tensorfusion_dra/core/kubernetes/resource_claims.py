@@ -237,7 +237,7 @@ def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ..
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
         return ()
     claims = names_by_entry(pod)
-    earlier: list[tuple[str, set[str]]] = []
+    users: dict[str, str] = {}  # the first container of each request; of "", that of all
     for path, container in containers_with_paths(pod):
         if path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":
             continue
@@ -247,8 +247,9 @@ def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ..
             for entry in entries
             if claims.get(name_of(entry)) == claim_name
         }
-        for name, others in earlier:
-            if requests & others or ("" in requests | others and requests and others):
-                return name, name_of(container)
-        earlier.append((name_of(container), requests))
+        shared = users.keys() & ({*users} if "" in requests else {*requests, ""})
+        if requests and shared:
+            return next(users[each] for each in users if each in shared), name_of(container)
+        for each in requests:
+            users.setdefault(each, name_of(container))
     return ()

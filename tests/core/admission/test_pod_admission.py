@@ -2,6 +2,8 @@
 
 import copy
 import difflib
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -519,6 +521,29 @@ def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
     assert resource_claims.containers_at_once(found, "claim-a") == at_once
+
+
+def lines_run(count: int) -> int:
+    """Return the lines of Python that run for a pod with containers for a request each."""
+    every = (container(f"c{number}", request=f"r{number}") for number in range(count))
+    found, lines = pod_with_claims(*every), 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        assert resource_claims.containers_at_once(found, "claim-a") == ()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_containers_are_not_compared_in_pairs() -> None:
+    assert lines_run(400) <= 4.5 * lines_run(100)
 
 
 def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
