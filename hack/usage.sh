@@ -1,4 +1,5 @@
-# Read by the scripts in this folder before they do anything. --help prints the comment at the top of the script.
+# Read by the scripts in this folder before they do anything. --help, among any arguments, prints the comment at the top of
+# the script.
 # shellcheck shell=bash
 
 usage() { awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"; }
@@ -8,9 +9,11 @@ refuse() { # argument
     exit 2
 }
 
-case ${1:-} in
-    -h | --help)
-        usage
-        exit
-        ;;
-esac
+for argument; do
+    case $argument in
+        -h | --help)
+            usage
+            exit
+            ;;
+    esac
+done

@@ -77,7 +77,8 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
         for name in programs:
             put(tmp_path / folder / name, RECORD)
-    shutil.copy(ROOT / "hack/e2e", tmp_path / "hack")
+    for name in ("e2e", "usage.sh"):
+        shutil.copy(ROOT / "hack" / name, tmp_path / "hack")
     return tmp_path
 
 
@@ -220,6 +221,9 @@ def test_what_is_missing_is_said_before_anything_is_built(
         ("", "no argument: expected kind-up or cluster-up"),
         ("minikube", "minikube: expected kind-up or cluster-up"),
         ("kind-up --name", "--name: expected a value"),
+        ("cluster-up --bin", "--bin: expected a value"),
+        ("cluster-up --bin ''", "--bin: expected a value"),
+        ("cluster-up --state s", "--bin: expected a folder, as in hack/e2e --help"),
     ],
 )
 def test_bad_arguments_give_one_line(arguments: str, said: str, checkout: Path) -> None:
@@ -228,11 +232,19 @@ def test_bad_arguments_give_one_line(arguments: str, said: str, checkout: Path) 
     assert (ended.returncode, ended.stderr, calls) == (2, f"hack/e2e: {said}\n", [])
 
 
-def test_help_is_the_head_of_the_script(checkout: Path) -> None:
-    ended, calls = typed(checkout, "hack/e2e --help")
+@pytest.mark.parametrize("option", ["--bin", "--cni-bin", "--state"])
+def test_option_of_cluster_up_without_its_value_is_named(option: str, tmp_path: Path) -> None:
+    for arguments in (option, f"{option} ''"):
+        ended = subprocess.run(
+            [CLUSTER_UP, *shlex.split(arguments)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            cwd=tmp_path,
+        )
 
-    assert (ended.returncode, ended.stderr, calls) == (0, "", [])
-    assert "hack/e2e kind-up [--version 1.36] [options]" in ended.stdout
+        assert (ended.returncode, ended.stderr) == (2, f"cluster-up: {option}: expected a value\n")
 
 
 def commands_of_page(*scripts: str) -> list[str]:

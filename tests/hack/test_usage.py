@@ -19,6 +19,9 @@ SCRIPTS = [
     for file in sorted((ROOT / "hack").iterdir())
     if file.is_file() and os.access(file, os.X_OK)
 ]
+SHELL = [
+    name for name in SCRIPTS if (ROOT / "hack" / name).read_text().startswith("#!/usr/bin/env bash")
+]
 LINKED = ("tensorfusion_dra", "dra_simulator", "tests", "daemonset", "proto", "pyproject.toml")
 TOOLS = (
     "bash",
@@ -97,6 +100,28 @@ def test_help_is_the_usage(script: str, machine: Machine) -> None:
 
         assert (helped.returncode, helped.stderr) == (0, "")
         assert f"hack/{script}" in helped.stdout or helped.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("script", [name for name in SHELL if name != "bare-machine"])
+def test_help_is_the_usage_after_any_other_argument(script: str, machine: Machine) -> None:
+    for flag in ("--help", "-h"):
+        helped = machine.run(script, "cluster-up", "--bin", "folder", flag, "other")
+
+        assert (helped.returncode, helped.stderr) == (0, "")
+        assert f"hack/{script}" in helped.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "printed"),
+    [("--as root --help", "usage: hack/bare-machine"), ("cat --help", "Usage: cat")],
+)
+def test_help_after_a_command_on_a_bare_machine_is_the_commands(
+    typed: str, printed: str, machine: Machine
+) -> None:
+    ended = machine.run("bare-machine", *typed.split())
+
+    assert ended.returncode == 0
+    assert printed in ended.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
