@@ -392,10 +392,11 @@ def test_job_that_needs_only_the_image_is_the_first_to_fail_and_names_the_cause(
 
     # Helm's error has nothing but the name of the job and DeadlineExceeded.
     assert pull["metadata"]["name"] == "tensorfusion-dra-image-pull"
-    before, after = (
-        each["metadata"]["annotations"]["helm.sh/hook-weight"] for each in (pull, check)
-    )
+    annotations = [each["metadata"]["annotations"] for each in (pull, check)]
+    before, after = (each["helm.sh/hook-weight"] for each in annotations)
     assert int(before) < int(after)
+    # Helm prints the log of the one that failed, and leaves it.
+    assert {each["helm.sh/hook-output-log-policy"] for each in annotations} == {"hook-failed"}
     assert (pull["spec"]["backoffLimit"], pull["spec"]["activeDeadlineSeconds"]) == (0, 45)
     pod, other = (each["spec"]["template"]["spec"] for each in (pull, check))
     (container,), (with_check,) = pod["containers"], other["containers"]

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -263,12 +264,16 @@ def test_command_of_the_page_runs_all_tests(line: str, checkout: Path) -> None:
     assert len([call for call in calls if call.startswith("make e2e")]) == 3
 
 
-def cluster_up(folder: Path, arguments: str) -> Ended:
-    """Run hack/cluster-up as root, on a machine that has what it needs besides the programs."""
+def cluster_up(folder: Path, arguments: str, others: Mapping[str, str] | None = None) -> Ended:
+    """Run hack/cluster-up as root, on a machine that has what it needs besides the programs.
+
+    Args:
+        others: Scripts in place of the machine's programs, by name.
+    """
     bin_folder = folder / "bin"
     bin_folder.mkdir()
-    for name, prints in (("id", "0"), ("openssl", ""), ("ip", "")):
-        put(bin_folder / name, f"echo {prints}")
+    for name, prints in {"id": "echo 0", "openssl": "", "ip": "", **(others or {})}.items():
+        put(bin_folder / name, prints)
     return subprocess.run(
         [CLUSTER_UP, *shlex.split(arguments)],
         capture_output=True,
@@ -316,6 +321,44 @@ def test_containerd_1_is_refused(version: str, said: str, tmp_path: Path) -> Non
     assert checked.returncode == bool(said)
     assert said in checked.stderr
     assert bool(checked.stderr) == bool(said)
+
+
+RUN_AND_END = """\
+[ "$1" = --version ] || echo "${0##*/} $*" >> calls
+[ "${0##*/}" != containerd ] || echo containerd containerd 2.1.4
+"""
+"""A program that a cluster needs: says its version, or records that it ran and ends."""
+
+
+def test_images_and_the_sandbox_image_are_there_before_the_kubelet_starts(tmp_path: Path) -> None:
+    programs, images = tmp_path / "programs", tmp_path / "images"
+    for folder in (programs, images):
+        folder.mkdir()
+    (images / "a.tar").touch()
+    for name in (*programs_of_page(), "bridge", "host-local", "loopback"):
+        put(programs / name, f"cd {tmp_path}; {RUN_AND_END}")
+    # Called as `mkdir -p`, for the machine's own folders as well.
+    in_folder = (
+        'shift; for name; do case $(realpath -m "$name") in '
+        f'{tmp_path}/*) /bin/mkdir -p "$name" ;; esac; done'
+    )
+
+    ended = cluster_up(
+        tmp_path,
+        f"--bin {programs} --cni-bin {programs} --images {images} --state state --pause a/pause:1",
+        {"mkdir": in_folder, "mountpoint": "", "mount": ""},
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    done = [line.partition("k8s.io ")[2] or line for line in calls]
+    assert [line for line in done if "images " in line] == [
+        f"images import {images}/a.tar",
+        "images ls -q name==a/pause:1",
+        "images pull a/pause:1",
+    ]
+    first = next(line for line in done if line.startswith("kubelet "))
+    assert done.index("images pull a/pause:1") < done.index(first)
 
 
 @pytest.mark.parametrize("line", commands_of_page("cluster-up"))

@@ -480,12 +480,16 @@ def test_tool_is_the_program_on_path_or_one_line_says_what_is_missing(checkout: 
 @pytest.mark.process
 def test_upgrade_starts_from_the_commit_that_is_named(checkout: Path) -> None:
     (checkout.parent / "bin/docker").write_text('#!/bin/sh\necho "$@"\n')
+    earlier = checkout / "dist/upgrade/chart/templates/of-an-earlier-commit.yaml"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
 
     ended = script(checkout, "upgrade-from", "HEAD")
 
     assert ended.returncode == 0, ended.stderr
     assert "build --tag tensorfusion-dra:before dist/upgrade/source" in ended.stdout
     assert (checkout / "dist/upgrade/chart/Chart.yaml").is_file()
+    assert not earlier.exists()
 
 
 @pytest.mark.process

@@ -26,8 +26,16 @@ def test_a_million_values_are_read_and_one_more_is_not() -> None:
 
     (read,) = untyped_yaml.documents(most)
     assert isinstance(read, list)
-    with pytest.raises(InputError, match=r"^line 1000000: found more than 1000000 values"):
+    with pytest.raises(InputError, match=r"^line 1: found more than 1000000 values"):
         untyped_yaml.documents(most + "- ")
+
+
+def test_values_of_all_documents_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untyped_yaml, "MAX_VALUES", 10)
+
+    assert untyped_yaml.documents("[1, 2, 3, 4]\n--- {a: b, c: d}\n")
+    with pytest.raises(InputError, match=r"^line 3: found more than 10 values"):
+        untyped_yaml.documents("[1, 2, 3, 4]\n--- {a: b, c: d}\n--- 1\n")
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,17 @@ def test_pod_is_not_told_of_a_claim_of_the_template_nor_at_a_dry_run(
     assert (response(answer)["allowed"], told) == (True, [])
 
 
+@pytest.mark.parametrize(("timeout", "seconds"), [("10s", 1.0), ("1s", 0.5)])
+def test_pod_is_read_for_a_warning_for_one_second_at_most(timeout: str, seconds: float) -> None:
+    pods = MissingPods()
+    claim = template_claim()
+    claim["metadata"] |= {"namespace": "team-b", "annotations": ENTRY, "labels": {}}
+
+    respond(f"/validate-quotas?timeout={timeout}", review_body(claim), to=reviews(pods))
+
+    assert pods.seconds == [seconds]
+
+
 def test_claim_is_admitted_although_its_pod_cannot_be_read() -> None:
     pods = PodsInMemory()
     pods.error = RetryableError("GET pods: 503")

@@ -134,6 +134,7 @@ def test_pod_whose_claim_names_a_class_gets_the_amounts_of_the_class(tmp_path: P
     consumed = {"tflops": "78", "vram": "20Gi"}
     for name, cards in (("quarter", 1), ("own", 2)):
         assert [share["consumed"] for share in found[name]["shares"]] == [consumed] * cards
+        assert found[name]["asks"] == [consumed] * cards
         assert len({share["device"] for share in found[name]["shares"]}) == cards
     assert found["quarter"]["env"]["TF_GPU_MEMORY_LIMIT"] == str(30 * 1024)
     assert report["left_behind"] == []

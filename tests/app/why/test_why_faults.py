@@ -28,7 +28,14 @@ from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support import helm, image_packages, installation, markdown, objects, pod_login
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.pods import pod_annotations
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.gpu_cluster import (
+    ANNOTATED,
+    Cluster,
+    device_class,
+    request,
+    template,
+    two_cards,
+)
 from tests.support.objects import Json
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -268,6 +275,19 @@ def test_second_claim_that_no_container_names_and_claim_of_another_driver(
 
     assert [each["level"] for each in found["findings"]] == ["warning"]
     assert found["findings"][0]["found"].startswith("none of them names claim lost")
+
+
+def test_claim_of_a_class_of_this_driver_that_no_container_names(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.client.create(CLASSES, {**device_class(), "metadata": {"name": "a100"}})
+    wanted = objects.exactly(deviceClassName="a100")
+    cluster.client.create(CLAIMS, objects.claim(wanted, name="a"))
+    cluster.client.create(PODS, objects.pod("a", claim_name="a", uses=False))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert LOST in found["answer"]
 
 
 @pytest.mark.parametrize("is_scheduled", [False, True])
