@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_letters
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
@@ -17,7 +16,7 @@ from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
@@ -163,7 +162,7 @@ def errors(
     """
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)
-    if not any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims"))):
+    if not _has_claim(spec):
         yield from _named_twice(annotations, wanted)
     near = (*pod_request.AMOUNTS, names.ANNOTATION_GPU_COUNT)
     for annotation in _compared(annotations):
@@ -213,6 +212,11 @@ def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
     """Return the PriorityClass that Tensor Fusion gives to a pod which names none; "" for none."""
     is_named = as_map(pod.get("spec")).get("priorityClassName")
     return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
+
+
+def _has_claim(spec: Mapping[str, Any]) -> bool:
+    """Return True if the spec of a pod has the claim that the webhook adds."""
+    return any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims")))
 
 
 def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
@@ -333,9 +337,10 @@ def warnings(
     """
     annotations = review.annotations_of(pod)
     yield from of_names(annotations)
-    for wanted in several:
-        yield from _of_amounts(wanted, annotations)
     spec = as_map(pod.get("spec"))
+    as_typed = names.ANNOTATION_VRAM_REQUEST in annotations and not _has_claim(spec)
+    for wanted in several:
+        yield from _of_amounts(wanted, annotations, as_typed=as_typed)
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (
             f"spec.schedulerName: in DRA mode {scheduler} places the pod, "
@@ -401,7 +406,14 @@ def of_names(annotations: Mapping[str, str]) -> Iterator[str]:
         yield f"{annotation[:120]}: unknown annotation{hint}"
 
 
-def _of_amounts(wanted: PodRequest, annotations: Mapping[str, str]) -> Iterator[str]:
+def _of_amounts(
+    wanted: PodRequest, annotations: Mapping[str, str], *, as_typed: bool
+) -> Iterator[str]:
+    """Yield the warnings of amounts.
+
+    Args:
+        as_typed: False if the annotations have the amounts rounded up, as of an admitted pod.
+    """
     if wanted.whole:
         if wanted.tflops or wanted.vram:
             reason = names.ANNOTATION_DEDICATED_GPU
@@ -417,8 +429,11 @@ def _of_amounts(wanted: PodRequest, annotations: Mapping[str, str]) -> Iterator[
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
         text = annotations.get(names.ANNOTATION_VRAM_REQUEST, str(wanted.vram))
-        number = text.rstrip(ascii_letters)
         # Elsewhere 16384m is MiB; in Kubernetes m is a thousandth.
-        meant = f"{number}Mi" if text.endswith("m") else f"{number}Gi or {number}Mi"
+        number = text.removesuffix("m")
+        meant = ", expected an amount such as 16Gi"
+        if as_typed and number.replace(".", "").isdigit():
+            is_mib = number != text or float(number) >= GIB // MIB
+            meant = f"; did you mean {number}{'Mi' if is_mib else 'Gi'}?"
         found = f"{text} is {wanted.vram.ceil()} bytes"
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}; did you mean {meant}?"
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {found}{meant}"

@@ -551,12 +551,41 @@ def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
     return [*pod_admission.warnings(pod, [wanted], every, template=TEMPLATE, scheduler=scheduler)]
 
 
+UNKNOWN = ", expected an amount such as 16Gi"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1.5", "2 bytes; did you mean 1.5Gi?"),
+        ("1023", "1023 bytes; did you mean 1023Gi?"),
+        ("16384", "16384 bytes; did you mean 16384Mi?"),
+        ("16384m", "17 bytes; did you mean 16384Mi?"),
+        ("512Ki", f"524288 bytes{UNKNOWN}"),
+        ("16k", f"16000 bytes{UNKNOWN}"),
+        ("1e3", f"1000 bytes{UNKNOWN}"),
+        ("16E-3", f"1 bytes{UNKNOWN}"),
+    ],
+)
+def test_tiny_memory_is_warned_of_with_one_guess_or_none(text: str, found: str) -> None:
+    document = pod_document(pod_annotations(tflops_request="1", vram_request=text))
+
+    said = f"tensor-fusion.ai/vram-request: {text} is {found}"
+    assert warnings(document) == [said]
+    # The annotation has whole bytes now, and what the user wrote is not known.
+    admitted = admitted_pod(document)
+    (written,) = warnings(admitted)
+    amount = admitted["metadata"]["annotations"]["tensor-fusion.ai/vram-request"]
+    bytes_found = found.partition(";")[0].removesuffix(UNKNOWN)
+    assert written == f"tensor-fusion.ai/vram-request: {amount} is {bytes_found}{UNKNOWN}"
+
+
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
         (
             pod_annotations(vram_request="16"),
-            "tensor-fusion.ai/vram-request: 16 is 16 bytes; did you mean 16Gi or 16Mi?",
+            "tensor-fusion.ai/vram-request: 16 is 16 bytes; did you mean 16Gi?",
         ),
         (
             pod_annotations(vram_request="16384m"),
