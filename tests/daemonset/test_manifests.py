@@ -387,6 +387,9 @@ def test_an_uninstallation_is_refused_by_a_job_with_the_rights_that_its_check_ne
     }
 
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
 def test_job_that_needs_only_the_image_is_the_first_to_fail_and_names_the_cause() -> None:
     *_, pull, check = hooked("pre-delete")
 
@@ -401,6 +404,12 @@ def test_job_that_needs_only_the_image_is_the_first_to_fail_and_names_the_cause(
     pod, other = (each["spec"]["template"]["spec"] for each in (pull, check))
     (container,), (with_check,) = pod["containers"], other["containers"]
     assert container["image"] == with_check["image"]
+    # Nodes with the node plugin have the image, so that nothing is pulled within the time.
+    plugin = helm.one(helm.render(), "DaemonSet")["spec"]["selector"]
+    for each in (pod, other):
+        (preferred,) = each["affinity"]["podAffinity"][PREFERRED]
+        term = {"labelSelector": plugin, "topologyKey": "kubernetes.io/hostname"}
+        assert preferred["podAffinityTerm"] == term
     # It succeeds wherever the image runs, without the API server.
     assert "serviceAccountName" not in pod
     assert forks.run(*container["args"]).returncode == 0
