@@ -373,6 +373,19 @@ def test_options_of_cluster_up_on_the_page_are_its_options(line: str, tmp_path: 
     assert "cannot run the cluster" in ended.stderr or "nothing was started there" in ended.stderr
 
 
+def test_cluster_whose_containerd_has_ended_is_removed(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    options = f"BIN={tmp_path} CNI_BIN= PAUSE= GATES= NODE= KUBELET_ROOT={tmp_path}/kubelet"
+    (state / "options").write_text(options)
+    put(tmp_path / "ctr", "exit 1")
+
+    ended = cluster_up(tmp_path, f"--state {state} --down --clean", {"find": "", "umount": ""})
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not state.exists()
+
+
 @pytest.mark.parametrize(
     ("image", "status", "said", "calls"),
     [
