@@ -13,6 +13,7 @@ turn (turns.py). No address has a fixed part: the API server may share one with 
 """
 
 import asyncio
+import math
 import re
 import socket
 import ssl
@@ -34,6 +35,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.runtime.http_server import (
     Request,
@@ -62,6 +64,8 @@ _SOCKET_BYTES: Final = 64 * 2**10
 _CHECK_SECONDS: Final = 0.02
 _MAX_CONNECTING: Final = 16
 _CLOSING_SECONDS: Final = 1.0
+_BEAT_SECONDS: Final = 1.0
+_SILENT_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,10 @@ class ReviewServer:
         connections: Those that are open; only for the thread that runs run().
         held: Bytes in memory for each request, oldest first; for the same thread. Its client may
             have gone.
+        alive_at: When that thread went on last, by time.monotonic(); infinite before it began.
     """
+
+    alive_at = math.inf
 
     def __init__(
         self,
@@ -272,8 +279,21 @@ class ReviewServer:
             self._running.release()
         self._listener.close()
 
+    def check(self) -> None:
+        """Raise RetryableError if the thread that runs run() is stuck; it can be started anew."""
+        if (silent := time.monotonic() - self.alive_at) > _SILENT_SECONDS:
+            raise RetryableError(
+                f"reviews: found none read for {silent:.1f} s, expected at most {_SILENT_SECONDS}"
+            )
+
+    async def _beat(self) -> None:
+        while True:
+            self.alive_at = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)
+
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
+        beat = loop.create_task(self._beat())
         config = Config(
             self._answer,
             interface="asgi3",
@@ -302,6 +322,8 @@ class ReviewServer:
             # One at a time would wait for all that other connections do meanwhile.
             while len(self._connecting) >= _MAX_CONNECTING:
                 await asyncio.sleep(0)
+        beat.cancel()
+        self.alive_at = math.inf
         for each in [*self.connections]:
             leave = each.http.shutdown if each in self.held else each.cut
             leave()  # after the answer, if it waits for one
@@ -319,7 +341,9 @@ class ReviewServer:
         most = self.bounds.connections
         while len(self.connections) >= most and not self._stopping.is_set():
             idle = [each for each in self.connections if each.place is None]
-            waiting = [each for each in self.held if each.place and not each.is_worked_on]
+            # Of one that was cut, the request is held a while longer.
+            held = [each for each in self.held if each in self.connections]
+            waiting = [each for each in held if each.place and not each.is_worked_on]
             strange, known = ([c for c in idle if c.is_known is has] for has in (False, True))
             found = strange if len(strange) > most / 2 else known or strange
             if waiting and (len(waiting) > most / 2 or not found):

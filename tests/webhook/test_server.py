@@ -21,7 +21,7 @@ from threading import Event, Semaphore
 import pytest
 import trustme
 
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import USUAL, ReviewServer
@@ -579,6 +579,65 @@ def test_requests_that_wait_make_room_for_the_connections_of_others(files: Files
 
         assert status.result() == 200
         assert respond.paths.index("/other") <= 2
+
+
+def test_connections_that_come_at_once_have_as_many_requests_make_room(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    respond, go_on = HeldEcho(), Event()
+    bounds = replace(PATIENT, connections=8, small_workers=1)
+
+    def context() -> ssl.SSLContext:
+        go_on.wait(FOREVER)
+        return Certificates(files.certificate, files.key).context()
+
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        for _ in range(8):
+            opened.enter_context(secured(server, files, "127.0.0.2")).sendall(REVIEW)
+            respond.wait()
+        assert eventually(lambda: len(server.held) == 8)
+        monkeypatch.setattr(server, "context", context)
+        for _ in range(40):
+            opened.enter_context(socket.create_connection((HOST, server.port), PATIENCE_SECONDS))
+        go_on.set()
+        respond.go_on.set()
+
+        assert status_of(server, files, b"x", "/other") == 200
+
+
+def silence(server: ReviewServer) -> str:
+    """Return the error of the server's check; "" if there is none."""
+    try:
+        server.check()
+    except RetryableError as error:
+        return str(error)
+    return ""
+
+
+def test_check_fails_while_the_servers_thread_does_not_go_on(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorfusion_dra.webhook.server._BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("tensorfusion_dra.webhook.server._SILENT_SECONDS", 0.2)
+    go_on = Event()
+
+    def context() -> ssl.SSLContext:
+        go_on.wait(FOREVER)
+        return Certificates(files.certificate, files.key).context()
+
+    server = ReviewServer(echo, host=HOST, port=0, context=context)
+    assert silence(server) == ""
+    with ExitStack() as opened:
+        opened.callback(server.stop, grace_seconds=0)
+        opened.callback(go_on.set)
+        opened.enter_context(ThreadPoolExecutor(1)).submit(server.run)
+        assert eventually(lambda: server.alive_at < float("inf"))
+        opened.enter_context(socket.create_connection((HOST, server.port), PATIENCE_SECONDS))
+
+        assert eventually(lambda: silence(server).startswith("reviews: found none read for 0."))
+        go_on.set()
+        assert eventually(lambda: silence(server) == "")
+        server.stop(grace_seconds=0)
 
 
 def assert_answered(plain: socket.socket, files: Files) -> None:

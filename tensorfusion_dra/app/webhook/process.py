@@ -140,7 +140,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     health_port = health_endpoint.serve(
         supervisor,
         {
-            "/healthz": _nothing,
+            "/healthz": server.check,
             "/readyz": partial(_check_ready, supervisor, objects.values(), slices),
         },
         {},
@@ -184,4 +184,4 @@ def _keeps_cards_apart(api: Api, wait_seconds: float) -> bool:
 
 
 def _nothing() -> None:
-    """Succeed as a check; as on_change, ignore it."""
+    """Ignore a change."""
