@@ -1,6 +1,9 @@
 """The cards that all nodes publish in this driver's ResourceSlices, for the webhook."""
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, Final
 
@@ -8,12 +11,19 @@ from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
-from tensorfusion_dra.core.admission.cards import Cards, OfNode
+from tensorfusion_dra.core.admission.cards import Cards, Nodes
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 
 _SLICES: Final = resource_path("resourceslices")
+_SELECT_SECONDS: Final = 60.0
+"""Time to evaluate a selector on all cards; with 5,000 nodes this takes about ten seconds."""
+_KEPT_SECONDS: Final = 30.0
+_MAX_KEPT: Final = 64
+_MAX_WAITING: Final = 8
+_OWN_SECONDS: Final = 3.0
+_OTHERS_SECONDS: Final = 0.2
 _PUBLISHED: Final[Projection] = {
     "metadata!": {"name!": str},
     "spec!": {
@@ -29,16 +39,18 @@ class PublishedCards:
     """The cards of all nodes, kept up to date by a watch; implements the webhook's CardReader.
 
     Attributes:
-        run, stop: Of the watch.
+        run: Of the watch.
     """
 
     def __init__(self, server: Api) -> None:
         self._api = server
         self._query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
         self._guard = Lock()  # guards all below
-        self._by_node: dict[str, dict[str, OfNode]] | None = None  # by the slice's name
+        self._nodes: Nodes | None = None
         self._known: Cards | None = None  # None if it is to be made again
-        self._selecting = Lock()
+        self._selections: dict[Hashable, tuple[float, Future[Cards]]] = {}  # oldest first
+        self._thread: Final = ThreadPoolExecutor(1, "selections")
+        self._is_stopped = False
         watch = Watch(
             server,
             _SLICES,
@@ -48,53 +60,79 @@ class PublishedCards:
             on_event=self._changed,
         )
         self.run: Final = watch.run
-        self.stop: Final = watch.stop
+        self._stop_watch: Final = watch.stop
+
+    def stop(self) -> None:
+        """End the watch, and select no more."""
+        self._is_stopped = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._stop_watch()
 
     def current(self) -> Cards:
         with self._guard:
-            if self._by_node is None:
+            if self._nodes is None:
                 raise RetryableError("ResourceSlices: not listed by the API server yet")
             if self._known is None:
-                together = {name: cards.together(s.values()) for name, s in self._by_node.items()}
-                self._known = cards.of_nodes(together)
+                self._known = self._nodes.cards()
             return self._known
 
-    def selected(self, select: Callable[[Slice], Slice], *, wait_seconds: float) -> Cards:
-        # One at a time: each takes seconds in a cluster of thousands of nodes.
-        if not self._selecting.acquire(timeout=max(0.0, wait_seconds)):
-            raise RetryableError("ResourceSlices: other selectors are being evaluated")
+    def selected(
+        self, key: Hashable, select: Callable[[Slice], Slice], *, wait_seconds: float
+    ) -> Cards:
+        with self._guard:
+            made_at, found = self._selections.get(key, (-math.inf, None))
+            waiting = [each for _, each in self._selections.values() if not each.done()]
+            is_old = time.monotonic() - made_at > _KEPT_SECONDS
+            if found is None or (found.done() and (is_old or found.exception())):
+                if len(waiting) >= _MAX_WAITING:
+                    raise RetryableError("ResourceSlices: many selectors are being evaluated")
+                found = self._thread.submit(self._select, select)
+                self._selections[key] = time.monotonic(), found
+                for oldest in [*self._selections][:-_MAX_KEPT]:
+                    del self._selections[oldest]
+                # A worker waits for one that takes long, but not for those of others before it.
+                patience = _OTHERS_SECONDS if waiting else _OWN_SECONDS
+            else:
+                patience = _OTHERS_SECONDS
         try:
-            listed = self._api.read_list(
-                "ResourceSlices",
-                _SLICES,
-                lambda item: _of_cards(select(projected(item, _PUBLISHED))),
-                query=self._query,
-                wait_seconds=wait_seconds,
-            )
-        finally:
-            self._selecting.release()
-        by_node: dict[str, dict[str, OfNode]] = {}
-        for item in listed.items:
-            _add(by_node, item)
-        return cards.of_nodes({n: cards.together(s.values()) for n, s in by_node.items()})
+            return found.result(timeout=max(0.0, min(patience, wait_seconds)))
+        except TimeoutError:
+            raise RetryableError(
+                "ResourceSlices: the selector is still being evaluated on all cards; try again"
+            ) from None
+
+    def _select(self, select: Callable[[Slice], Slice]) -> Cards:
+        def reduced(item: Any) -> dict[str, Any]:
+            if self._is_stopped:
+                raise RetryableError("the process is stopping")
+            return _of_cards(select(projected(item, _PUBLISHED)))
+
+        listed = self._api.listed(
+            _SLICES,
+            reduced,
+            query=self._query,
+            all_seconds=_SELECT_SECONDS,
+        )
+        return _added_up(listed.items).cards()
 
     def _listed(self, items: Sequence[Slice]) -> None:
-        by_node: dict[str, dict[str, OfNode]] = {}
-        for item in items:
-            _add(by_node, item)
+        nodes = _added_up(items)
         with self._guard:
-            self._by_node, self._known = by_node, None
+            self._nodes, self._known = nodes, None
 
     def _changed(self, event: str, item: Slice) -> None:
         with self._guard:
-            assert self._by_node is not None  # a watch begins with a list
+            assert self._nodes is not None  # a watch begins with a list
             self._known = None
-            if event != "DELETED":
-                _add(self._by_node, item)
-            elif of_node := self._by_node.get(item["node"]):
-                of_node.pop(item["metadata"]["name"], None)
-                if not of_node:
-                    del self._by_node[item["node"]]
+            found = None if event == "DELETED" else item["cards"]
+            self._nodes.put(item["node"], item["metadata"]["name"], found)
+
+
+def _added_up(items: Iterable[Slice]) -> Nodes:
+    nodes = Nodes()
+    for each in items:
+        nodes.put(each["node"], each["metadata"]["name"], each["cards"])
+    return nodes
 
 
 def _of_cards(item: Any) -> dict[str, Any]:
@@ -105,10 +143,3 @@ def _of_cards(item: Any) -> dict[str, Any]:
         "node": str(found["spec"].get("nodeName", "")),
         "cards": cards.of_slice(found),
     }
-
-
-def _add(by_node: dict[str, dict[str, OfNode]], item: Slice) -> None:
-    """Add what is kept of a slice to its node, unless that has many others."""
-    of_node, name = by_node.setdefault(item["node"], {}), item["metadata"]["name"]
-    if name in of_node or len(of_node) < cards.MAX_SLICES:
-        of_node[name] = item["cards"]

@@ -3,7 +3,7 @@
 Pods get their share, claims their content, within the quotas of their namespace.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -56,11 +56,17 @@ class CardReader(Protocol):
         """
         ...
 
-    def selected(self, select: Callable[[Item], Item], *, wait_seconds: float) -> Cards:
-        """Return the cards of all slices that are read now, each as the function returns it.
+    def selected(
+        self, key: Hashable, select: Callable[[Item], Item], *, wait_seconds: float
+    ) -> Cards:
+        """Return the cards of all slices, each as the function returns it, of the last half minute.
+
+        Args:
+            key: Functions with the same key select the same.
 
         Raises:
-            RetryableError: The API server answered with an error, or not within the time.
+            RetryableError: The API server answered with an error, or they are not known in a short
+                while. Then they may be known soon.
         """
         ...
 
@@ -517,6 +523,7 @@ class AdmissionRules:
                     for each in expressions
                 ]
                 cards = self.slices.selected(
+                    tuple(expressions),
                     lambda item: reduce(lambda found, select: select(found), selections, item),
                     wait_seconds=wait_seconds,
                 )

@@ -203,7 +203,9 @@ class QuotaAdmission:
                 )
                 if self._write(quotas, {**others, _uid(asked): new}, ends):
                     break
-        if not self._compared(asked, quotas, stored, others, names_others=True):
+        now = self._clock()
+        recent = {uid: each for uid, each in others.items() if each.keeps_waiting(now)}
+        if not self._compared(asked, quotas, stored, recent, names_others=True):
             return ()
         # A claim of somebody, perhaps a stranger, is in the way. If it is one, it is stored by now.
         self._sleep(min(reservations.STRANGER_SECONDS, _left(ends)))

@@ -30,6 +30,8 @@ QUOTAS: Final = "/validate-quotas"
 
 _POD: Final = ("", "v1", "Pod")
 _SECONDS: Final = 5.0
+_MAX_SECONDS: Final = 10.0
+"""Longest timeout in the configuration of the webhook. Whoever asks for longer is somebody else."""
 _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
 """The API server passes the configuration's timeoutSeconds, 1 to 30, as a query parameter."""
@@ -138,7 +140,8 @@ class Reviews:
 def _answer_seconds(query: str) -> float:
     """Return how long the API server waits, less a margin for the answer's way back."""
     found = _TIMEOUT.search(query)
-    return (float(found[1]) if found else _SECONDS) - _MARGIN_SECONDS
+    seconds = min(float(found[1]), _MAX_SECONDS) if found else _SECONDS
+    return seconds - _MARGIN_SECONDS
 
 
 def _error(status: HTTPStatus, text: str) -> Response:

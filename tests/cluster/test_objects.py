@@ -1,9 +1,12 @@
 """Claims, slices, nodes, pods and lists over HTTP, and what the server's faults mean."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -92,12 +95,8 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
     [
         (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
         (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
-        (
-            lambda api: PublishedCards(api).selected(lambda item: item, wait_seconds=0.7),
-            "ResourceSlices: GET /apis/resource",
-        ),
     ],
-    ids=["claim", "pod", "slices"],
+    ids=["claim", "pod"],
 )
 def test_lasting_fault_is_retryable_and_ends_within_the_time(
     server: ApiServer,
@@ -238,9 +237,7 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(api: Api) -> None:
     published = PublishedCards(api)
     with running(published.run, stop=published.stop):
         assert eventually(lambda: known(published) == 2)
-        found = published.selected(lambda item: item, wait_seconds=5)
-
-    assert sum(count for count, _ in found.nodes.values()) == 2
+        assert eventually(lambda: selected(published, "all", lambda item: item) == 2)
 
 
 def known(published: PublishedCards) -> int:
@@ -271,6 +268,94 @@ def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
         assert eventually(lambda: known(published) == 2)
         nodes[0].create(slice_of("node-0"))
         assert eventually(lambda: known(published) == 3)
+
+
+Select = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class SlowSelection:
+    """Selects all cards once the test lets it go on, and counts its slices."""
+
+    def __init__(self) -> None:
+        self.go_on, self.begun = Event(), Event()
+        self.count = 0
+
+    def __call__(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        self.count += 1
+        return item
+
+
+def selected(published: PublishedCards, key: str, select: Select) -> int | None:
+    """Return the number of nodes whose cards are selected; None if they are not known yet."""
+    try:
+        found = published.selected(key, select, wait_seconds=0.1)
+    except RetryableError:
+        return None
+    return sum(count for count, _ in found.nodes.values())
+
+
+def test_selection_goes_on_after_its_caller_has_gone_and_is_kept_for_others(api: Api) -> None:
+    api.call("POST", SLICES_PATH, body=slice_document("a", node="node-a"))
+    published, slow = PublishedCards(api), SlowSelection()
+    with closing_selections(published):
+        assert selected(published, "slow", slow) is None
+        assert slow.begun.wait(PATIENCE_SECONDS)
+        assert selected(published, "slow", slow) is None
+        assert selected(published, "other", lambda item: item) is None
+        slow.go_on.set()
+
+        assert eventually(lambda: selected(published, "slow", slow) == 1)
+        assert eventually(lambda: selected(published, "other", lambda item: item) == 1)
+        assert slow.count == 1
+
+
+def test_selections_that_wait_are_bounded_and_end_with_the_process(api: Api) -> None:
+    for name in ("a", "b"):
+        api.call("POST", SLICES_PATH, body=slice_document(name, node=f"node-{name}"))
+    published, slow = PublishedCards(api), SlowSelection()
+    with closing_selections(published):
+        keys = [f"key-{number}" for number in range(20)]
+        assert [selected(published, key, slow) for key in keys] == [None] * 20
+        with pytest.raises(RetryableError, match="many selectors"):
+            published.selected("further", slow, wait_seconds=60.0)
+        published.stop()
+        slow.go_on.set()
+        assert eventually(lambda: not selecting())
+
+    assert slow.count <= 1
+
+
+def refusal(published: PublishedCards) -> str:
+    """Return why there is no selection of all cards; "" if there is one."""
+    try:
+        published.selected("all", lambda item: item, wait_seconds=0.1)
+    except RetryableError as error:
+        return str(error)
+    return ""
+
+
+def selecting() -> bool:
+    return any(each.name.startswith("selections") for each in threading.enumerate())
+
+
+@contextmanager
+def closing_selections(published: PublishedCards) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        published.stop()
+
+
+def test_failed_selection_is_retryable_and_made_again(tmp_path: Path) -> None:
+    answers: Json = {f"GET {SLICES_PATH}": (500, "no")}
+    with canned_api.served(answers) as server:
+        published = PublishedCards(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        with closing_selections(published):
+            assert eventually(lambda: "500" in refusal(published))
+            server.answers[f"GET {SLICES_PATH}"] = {"items": []}
+            assert eventually(lambda: not refusal(published))
 
 
 def test_of_one_node_a_few_slices_are_kept(api: Api) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -156,7 +156,10 @@ class SlicesInMemory(Source):
         self.check()
         return cards.of_slices(self.slices)
 
-    def selected(self, select: Callable[[Any], Any], *, wait_seconds: float) -> Cards:
+    def selected(
+        self, key: Hashable, select: Callable[[Any], Any], *, wait_seconds: float
+    ) -> Cards:
+        assert hash(key)
         self.reads += 1
         self.check(wait_seconds=wait_seconds)
         return cards.of_slices(map(select, self.slices))

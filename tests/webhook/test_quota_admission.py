@@ -370,7 +370,22 @@ def test_claims_by_hand_at_once_count_for_each_other() -> None:
     namespace = Namespace()
 
     assert not namespace.refusals(by_hand("a", "8Gi"))
-    assert namespace.refusals(by_hand("b", "8Gi"))
+    for seconds, is_refused in ((0, True), (34.8, True), (35.2, False)):
+        namespace.now = 1000 + seconds
+        assert bool(namespace.refusals(by_hand("b", "8Gi"))) is is_refused
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0, 1), (2.8, 1), (3.2, 0)])
+def test_a_claim_by_hand_keeps_a_pods_claim_waiting_for_3_seconds(
+    seconds: float, waits: int
+) -> None:
+    namespace, waited = Namespace(), list[float]()
+    namespace.admit(by_hand("a", "8Gi"))
+    namespace.now += seconds
+    namespace.admission._sleep = waited.append
+
+    assert not namespace.refusals(claim("b"))
+    assert waited == [3.0] * waits
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -559,7 +559,7 @@ class _Listed:
     def current(self) -> Cards:
         return cards.of_slices(self.listed)
 
-    def selected(self, select: Callable[[Document], Document], **_: float) -> Cards:
+    def selected(self, key: Hashable, select: Callable[[Document], Document], **_: float) -> Cards:
         return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:

@@ -136,22 +136,42 @@ def together(slices: Iterable[OfNode]) -> OfNode:
     return OfNode(tuple(sorted(pools)), tuple(sorted(found.items())[:_MAX_KINDS]))
 
 
+class Nodes:
+    """What nodes publish, added up slice by slice; not for several threads."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, dict[str, OfNode]] = {}  # by node, then by the slice's name
+        self._published: dict[str, OfNode] = {}  # by node
+        self._alike: dict[OfNode, dict[str, None]] = {}  # the nodes that publish this
+
+    def put(self, node: str, name: str, found: OfNode | None) -> None:
+        """Replace what a slice adds to its node, unless that has many others; None removes it."""
+        slices = self._slices.setdefault(node, {})
+        if found is None:
+            slices.pop(name, None)
+        elif name in slices or len(slices) < MAX_SLICES:
+            slices[name] = found
+        if before := self._published.pop(node, None):
+            del self._alike[before][node]
+            if not self._alike[before]:
+                del self._alike[before]
+        if slices:
+            self._published[node] = together(slices.values())
+            self._alike.setdefault(self._published[node], {})[node] = None
+        else:
+            del self._slices[node]
+
+    def cards(self) -> Cards:
+        """Return the cards of all nodes."""
+        return Cards({each: (len(nodes), next(iter(nodes))) for each, nodes in self._alike.items()})
+
+
 def of_slices(slices: Iterable[Item]) -> Cards:
     """Return the cards in these slices."""
-    by_node: dict[str, list[OfNode]] = {}
-    for each in slices:
-        by_node.setdefault(str(as_map(each.get("spec")).get("nodeName", "")), []).append(
-            of_slice(each)
-        )
-    return of_nodes({name: together(several) for name, several in by_node.items()})
-
-
-def of_nodes(nodes: Mapping[str, OfNode]) -> Cards:
-    """Return the cards of these nodes."""
-    found: dict[OfNode, tuple[int, str]] = {}
-    for name, of_node in nodes.items():
-        found[of_node] = found.get(of_node, (0, ""))[0] + 1, name
-    return Cards(found)
+    nodes = Nodes()
+    for number, each in enumerate(slices):
+        nodes.put(str(as_map(each.get("spec")).get("nodeName", "")), str(number), of_slice(each))
+    return nodes.cards()
 
 
 def _devices(item: Item) -> Iterator[Card]:

@@ -5,8 +5,9 @@ claim is written into an annotation of a quota of its namespace, from which all 
 webhook count it. The write fails if another replica was faster. A reservation counts until the
 claim was seen at the API server with these amounts, at most for 35 s.
 
-A stranger may post reviews of claims that do not exist. Reservations of claims that may be a
-stranger's count against others only for 2 s. An API server stores a claim within milliseconds.
+A stranger may post reviews of claims that do not exist. So a reservation that may be a stranger's
+counts against others of this kind, and keeps a pod's claim waiting only for 3 s. An API server
+stores a claim within milliseconds, or 2 s if this webhook is late to validate it.
 
 Example, of a quota of 10Gi:
 
@@ -29,7 +30,7 @@ Item = Mapping[str, Any]
 
 STORED_SECONDS: Final = 35.0
 """Other validating webhooks are asked at the same time, for 30 s at most."""
-STRANGER_SECONDS: Final = 2.0
+STRANGER_SECONDS: Final = 3.0
 _MAX_TRUSTED: Final = 500
 _MAX_OTHERS: Final = 50
 """In one namespace at a time; each has about 200 bytes of the annotation."""
@@ -50,6 +51,10 @@ class Reservation:
     is_trusted: bool
     amounts: Amounts
 
+    def keeps_waiting(self, now: float) -> bool:
+        """Return True if a pod's claim waits until this one is stored, or turns out not to be."""
+        return self.is_trusted or now < self.ends_at - STORED_SECONDS + STRANGER_SECONDS
+
 
 def most(one: Amounts, other: Amounts) -> Amounts:
     """Return the larger one of each amount."""
@@ -65,9 +70,8 @@ def of_claim(
         before: Its earlier one. Either of two changes may be stored last, so the larger amounts
             count.
     """
-    seconds = STORED_SECONDS if is_trusted else STRANGER_SECONDS
     new = Reservation(
-        ends_at=now + seconds,
+        ends_at=now + STORED_SECONDS,
         name=str(claim["metadata"].get("name", "")),
         is_trusted=is_trusted,
         amounts=quota.counted(claim),

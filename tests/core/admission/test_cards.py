@@ -1,11 +1,13 @@
 """Cards of clusters: few however many nodes there are, and not one node's word against many."""
 
 import tracemalloc
+from collections.abc import Iterable
+from random import Random
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.cluster.published_cards import _add, _of_cards
+from tensorfusion_dra.cluster.published_cards import _of_cards
 from tensorfusion_dra.core.admission import cards, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.errors import InputError
@@ -84,17 +86,52 @@ def large_slice(node: int, number: int, cards_each: int) -> Json:
     }
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_cards_that_are_added_up_step_by_step_are_those_of_all_slices(seed: int) -> None:
+    draw, nodes, stored = Random(seed), cards.Nodes(), dict[tuple[str, str], Json]()
+    for _ in range(60):
+        (item,) = of_nodes(draw.choice((A100, T4)), first=draw.randrange(4))
+        at = item["spec"]["nodeName"], f"s{draw.randrange(3)}"
+        stored.pop(at, None)
+        if draw.random() < 0.6:
+            stored[at] = item
+        nodes.put(*at, cards.of_slice(stored[at]) if at in stored else None)
+
+        found, expected = nodes.cards().nodes, cards.of_slices(stored.values()).nodes
+        assert {each: count for each, (count, _) in found.items()} == {
+            each: count for each, (count, _) in expected.items()
+        }
+        assert all(any(at[0] == name for at in stored) for _, name in found.values())
+
+
+def test_a_changed_slice_costs_the_sum_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, sums, together = cards.Nodes(), list[int](), cards.together
+    for number in range(1_000):
+        nodes.put(f"n{number}", "s", cards.of_slice(of_nodes(A100)[0]))
+
+    def counted(slices: Iterable[cards.OfNode]) -> cards.OfNode:
+        sums.append(1)
+        return together(slices)
+
+    monkeypatch.setattr(cards, "together", counted)
+
+    nodes.put("n7", "s", cards.of_slice(of_nodes(T4)[0]))
+
+    assert (len(nodes.cards().nodes), sums) == (2, [1])
+
+
 @pytest.mark.parametrize(("nodes", "slices", "each"), [(1_000, 1, 8), (1, 100, 128)])
 def test_cards_of_a_large_cluster_and_of_a_node_that_publishes_thousands_take_little_memory(
     nodes: int, slices: int, each: int
 ) -> None:
-    by_node: dict[str, dict[str, cards.OfNode]] = {}
+    kept_nodes = cards.Nodes()
     tracemalloc.start()
     try:
         for node in range(nodes):
             for number in range(slices):
-                _add(by_node, _of_cards(large_slice(node, number, each)))
-        found = cards.of_nodes({n: cards.together(s.values()) for n, s in by_node.items()})
+                item = _of_cards(large_slice(node, number, each))
+                kept_nodes.put(item["node"], item["metadata"]["name"], item["cards"])
+        found = kept_nodes.cards()
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
