@@ -27,7 +27,8 @@ _HEAD: Final = 1000
 
 _OUTSIDE: Final = re.compile(r'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _INSIDE: Final = re.compile(r"(?:[^\"\\]++|\\.)*+", re.DOTALL)
-_NO_BRACKETS: Final = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")++', re.DOTALL)
+_STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS: Final = bytes({*range(256)} - {*b"[]{}"})
 _BRACKET: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 _STEPS: Final = {"{": 1, "[": 1, "}": -1, "]": -1}
 
@@ -232,7 +233,7 @@ class _Nesting:
                     break  # at the end, or at its last backslash
                 self._is_in_string, at = False, at + 1
             stop = _end(_OUTSIDE, text, at, at + _SMALL)
-            steps = map(_STEPS.__getitem__, _NO_BRACKETS.sub("", text[at:stop]))
+            steps = map(_STEPS.__getitem__, _brackets(text[at:stop]))
             levels = [*accumulate(steps, initial=self._level)]
             if len(levels) > 1 and min(levels[1:]) <= 0:
                 return at + self._exact(text[at:stop])
@@ -250,6 +251,14 @@ class _Nesting:
             if level <= 0 and found[0] in _STEPS:
                 return found.end()
         raise AssertionError("found no end")
+
+
+def _brackets(text: str) -> str:
+    """Return the brackets outside of strings, without most pairs that enclose nothing."""
+    found = _STRING.sub("", text).encode(errors="replace").translate(None, _NO_BRACKETS)
+    for _ in range(3):
+        found = found.replace(b"{}", b"").replace(b"[]", b"")
+    return found.decode()
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int, stop: int) -> int:
