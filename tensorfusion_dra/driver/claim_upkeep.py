@@ -169,7 +169,7 @@ class NodeFiles:
         return found.devices if found is not None else cdi.devices_of(spec)
 
     def claim_uids(self) -> frozenset[str]:
-        """Return the UIDs of all claims that have a file or a folder.
+        """Return the UIDs of all claims that have a file or a folder, without their records.
 
         Raises:
             RetryableError: A folder cannot be read.

@@ -61,7 +61,7 @@ class RecoveryReport:
 
     Attributes:
         claims: All records.
-        damaged: Devices of the claims whose records cannot be read, by UID.
+        damaged: Devices of the claims whose records are damaged or missing, by UID.
         files_written: Number of files that were missing or damaged.
         rewritten: Records of claims with such files; they may show other limits than before.
         claims_removed: Number of claims without a record whose leftover files were removed.
@@ -221,8 +221,8 @@ class Reconciler:
         for uid, devices in self._found.damaged.items():
             shown = "every GPU of this node" if devices is None else ", ".join(sorted(devices))
             text = (
-                f"the record of claim {uid} was found damaged, expected a readable one; it is "
-                f"rebuilt from the claim, and until then nothing more is given out on {shown}"
+                f"the record of claim {uid} was found damaged or missing, expected a readable one; "
+                f"it is rebuilt from the claim, and until then nothing more is given out on {shown}"
             )
             if self._throttle.is_new(text, key=f"record {uid}"):
                 log.warning("record_damaged", claim_uid=uid, error=text)

@@ -21,14 +21,15 @@ removed claim A, and bring A back: B is answered after a flush of the folder tha
 file was unlinked. Nor does a change need room where it has to work on a full disk: to unlink a
 file, and to make the lock file longer, take none.
 
-A record that cannot be read never frees its share. While this process knows the record, check()
-writes it again. Else it is damaged: devices_of() finds from other files which devices it has a
-share of, and admit() and lending.py treat these as full until the record is put again or removed.
+A record that is damaged or missing never frees its share. While this process knows the record,
+check() writes it again. Else the claim counts as damaged, also if only its other files show that
+there was a record: devices_of() finds in them which devices it has a share of, and admit() and
+lending.py treat these as full until the record is put again or removed.
 """
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,20 +169,23 @@ class ClaimStore:
         *,
         rules: LendingRules,
         devices_of: Callable[[str], Devices] = lambda _: None,
+        with_files: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Open the store in this folder, or create one, and finish what a crash has left.
 
         Args:
             folder: The driver's data folder.
             rules: By which limits are divided.
-            devices_of: Returns the devices of a claim by its UID, from other files than its record.
+            devices_of: Returns the devices of a claim by its UID, from other files than its record;
+                None if they do not say so.
+            with_files: Returns the UIDs of the claims that have such files.
 
         Raises:
             FatalError: The folder has the database of an earlier release. Nothing is changed.
         """
         _refuse_old(folder)
         self._folder = folder / FOLDER
-        self._rules, self._devices_of = rules, devices_of
+        self._rules, self._devices_of, self._with_files = rules, devices_of, with_files
         self._mutex = Lock()  # guards all below; _known is replaced as a whole
         self._known: _Known | None = None
         self._counted = 0  # 1 while a change has been counted that _known does not have yet
@@ -223,7 +227,7 @@ class ClaimStore:
         return sorted(self._current().claims.values(), key=lambda claim: claim.ref.uid)
 
     def damaged(self) -> Mapping[str, Devices]:
-        """Return the devices of the claims whose records cannot be read, by UID."""
+        """Return the devices of the claims whose records are damaged or missing, by UID."""
         return self._current().damaged
 
     @contextmanager
@@ -278,6 +282,9 @@ class ClaimStore:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
+        for uid in {*self._with_files()} - found.claims.keys() - damaged.keys():
+            if (devices := self._devices_of(uid)) is not None:
+                damaged[uid] = devices
         full = lending.united(damaged.values())
         claims = lending.divided(list(found.claims.values()), self._rules, full)
         tenants: dict[str, frozenset[str]] = {}
@@ -302,8 +309,13 @@ class ClaimStore:
                 tenants=step.tenants,
                 damaged=step.damaged,
             )
-            for uid in step.written:
-                _write_new(self._folder / f"{uid}{NEW}", claim_records.content(known.claims[uid]))
+            try:
+                self._write_records(step)
+            except FileNotFoundError:  # somebody has removed the folder, with all records
+                self._folder.mkdir(mode=0o700)
+                atomic.sync_folder(self._folder.parent)
+                step.written.update(dict.fromkeys(step.by_uid))
+                self._write_records(step)
             for uid in step.removed:
                 (self._folder / f"{uid}{NEW}").unlink(missing_ok=True)
                 (self._folder / f"{uid}{WRITTEN}").unlink(missing_ok=True)
@@ -316,6 +328,10 @@ class ClaimStore:
             self._known = known
         finally:
             self._counted = 0
+
+    def _write_records(self, step: Transaction) -> None:
+        for uid in step.written:
+            _write_new(self._folder / f"{uid}{NEW}", claim_records.content(step.by_uid[uid]))
 
     def _finish(self, uid: str) -> None:
         """Return once the record would survive a power cut, or is removed."""

@@ -1,5 +1,6 @@
 """Recovery of files and records, at the start and while the node runs, and damage to a record."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.state.claim_store import ClaimStore
+from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
@@ -475,6 +476,54 @@ def test_damage_while_the_node_runs_is_undone_without_a_claim(setup: Setup, held
 
     assert (record.read_bytes(), setup.files()) == before
     assert setup.claims.fetched.count(str(held)) == 1
+
+
+def halves(node: Setup, *names: str) -> list[ClaimRef]:
+    """Store claims of these names, each for half of GPU 0."""
+    return [put_claim(node, name, share_result(vram="40Gi")) for name in names]
+
+
+def test_folder_of_the_records_that_is_removed_beside_a_running_node_is_written_again(
+    setup: Setup,
+) -> None:
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepared(a)
+    records = setup.folder / "plugin" / FOLDER
+    before = file_of(setup.folder / "plugin", a.uid).read_bytes()
+
+    shutil.rmtree(records)
+    setup.prepared(b)
+
+    assert file_of(setup.folder / "plugin", a.uid).read_bytes() == before
+    shutil.rmtree(records)
+    assert "vram: found 40Gi plus 80Gi in use" in setup.refused(third)
+    setup.store.check()
+    assert {path.name for path in records.iterdir()} == {f"{ref.uid}.json" for ref in (a, b)}
+
+
+@pytest.mark.parametrize("lost", [(), ("limits",)], ids=["limits document", "CDI spec"])
+def test_gpus_of_claims_of_which_only_files_are_left_take_no_claim_until_they_are_prepared(
+    setup: Setup, lost: tuple[str, ...]
+) -> None:
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepare(a, b)
+    records, files = setup.store.claims(), setup.files()
+    shutil.rmtree(setup.folder / "plugin" / FOLDER)
+    if lost:
+        shutil.rmtree(setup.limits_folder)
+
+    after = setup.restarted()
+
+    after.recover()
+    text = after.refused(third)
+    assert f"{GPU_0}: found the record of claim {a.uid} damaged or missing" in text
+    after.prepared(put_claim(after, "beside", share_result(GPU_1)))
+    for ref in (a, b):
+        after.prepared(ref)  # by the kubelet or the reconciler
+    assert "in use" in after.refused(third)
+    assert all(record in after.store.claims() for record in records)
+    assert after.store.damaged() == {}
+    assert files.items() <= after.files().items()
 
 
 def test_unprepare_without_a_readable_record_leaves_nothing(setup: Setup, held: ClaimRef) -> None:

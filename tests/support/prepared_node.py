@@ -118,7 +118,10 @@ class Setup:
             self.enforcers,
         )
         self.store = ClaimStore(
-            folder / "plugin", rules=self.rules, devices_of=self.node_files.devices_of
+            folder / "plugin",
+            rules=self.rules,
+            devices_of=self.node_files.devices_of,
+            with_files=self.node_files.claim_uids,
         )
         # As the end of a process does: most tests do not stop their nodes.
         weakref.finalize(self, self.store.close)

@@ -188,8 +188,8 @@ def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None
                 shown = "its devices are unknown" if devices is None else "it has a share of this"
                 raise RetryableError(
                     f"claim {claim.ref}: {allocation.device}: found the record of claim {uid} "
-                    f"damaged ({shown}), expected it to be rebuilt from its claim; until then "
-                    "nothing more is given out here"
+                    f"damaged or missing ({shown}), expected it to be rebuilt from its claim; "
+                    "until then nothing more is given out here"
                 )
 
 
