@@ -184,6 +184,7 @@ class Operations:
             kind=kind,
             claim=ref,
             ended_at=datetime.now(UTC),
+            seconds=sum(running.seconds_by_stage.values()),
             seconds_by_stage=running.seconds_by_stage,
             last_stage=running.stage,
             result=result,

@@ -23,7 +23,7 @@ file, and to make the lock file longer, take none.
 
 A record that is damaged or missing never frees its share. While this process knows the record,
 check() writes it again. Else the claim counts as damaged, also if only its other files show that
-there was a record: devices_of() finds in them which devices it has a share of, and admit() and
+there was a record: devices_of() finds in them which devices it has a share of, and admit.py and
 lending.py treat these as full until the record is put again or removed.
 """
 
@@ -31,7 +31,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -98,11 +98,18 @@ class Transaction:
         """Return every recorded claim of this node."""
         return list(self.by_uid.values())
 
-    def put(self, claim: PreparedClaim) -> None:
-        """Add the record, or replace an older one of the same UID, and divide its devices again."""
+    def put(self, claim: PreparedClaim) -> PreparedClaim:
+        """Add the record, or replace an older one of the same UID, and divide its devices again.
+
+        Return it with its limits. A new one comes after all claims on its devices.
+        """
         uid = claim.ref.uid
         devices = {share.device for share in claim.shares}
         before = self._taken_out(uid)
+        if not claim.sequence:
+            others = frozenset().union(*(self.tenants.get(device, ()) for device in devices))
+            last = max((self.by_uid[other].sequence for other in others), default=0)
+            claim = replace(claim, sequence=last + 1)
         self.by_uid[uid] = claim
         for device in devices:
             self.tenants[device] = self.tenants.get(device, frozenset()) | {uid}
@@ -112,6 +119,7 @@ class Transaction:
         # After those of other claims: what these are granted for good holds without this one.
         self.written.pop(uid, None)
         self.written[uid] = None
+        return self.by_uid[uid]
 
     def remove(self, claim_uid: str) -> None:
         """Remove the record, damaged or not, and divide its devices again.
@@ -147,7 +155,7 @@ class Transaction:
         found = frozenset().union(*(self.tenants.get(device, ()) for device in each))
         concerned = [self.by_uid[uid] for uid in sorted(found)]
         full = lending.united(self.damaged.values())
-        divided = lending.redistribute_limits(concerned, self._rules, devices, full)
+        divided = lending.divided(concerned, self._rules, devices, full)
         for old, new in zip(concerned, divided, strict=True):
             self.by_uid[new.ref.uid] = new
             if [share.granted for share in new.shares] != [share.granted for share in old.shares]:
@@ -282,11 +290,13 @@ class ClaimStore:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
-        for uid in {*self._with_files()} - found.claims.keys() - damaged.keys():
+        for uid in sorted({*self._with_files()} - found.claims.keys() - damaged.keys()):
             if (devices := self._devices_of(uid)) is not None:
                 damaged[uid] = devices
         full = lending.united(damaged.values())
-        claims = lending.divided(list(found.claims.values()), self._rules, full)
+        claims = lending.divided(
+            list(found.claims.values()), self._rules, damaged=full, is_read=True
+        )
         tenants: dict[str, frozenset[str]] = {}
         for claim in claims:
             for share in claim.shares:

@@ -38,6 +38,7 @@ from tests.support.prepared_node import (
     share_result,
     simulated_inventory,
     spec_file,
+    use_real_cards,
 )
 from tests.support.stores import file_of
 from tests.support.waiting import eventually
@@ -516,7 +517,8 @@ def test_gpus_of_claims_of_which_only_files_are_left_take_no_claim_until_they_ar
 
     after.recover()
     text = after.refused(third)
-    assert f"{GPU_0}: found the record of claim {a.uid} damaged or missing" in text
+    first = min(a.uid, b.uid)
+    assert f"{GPU_0}: found the record of claim {first} damaged or missing" in text
     after.prepared(put_claim(after, "beside", share_result(GPU_1)))
     for ref in (a, b):
         after.prepared(ref)  # by the kubelet or the reconciler
@@ -567,6 +569,21 @@ def test_rebuilt_record_has_the_enforcer_and_the_fixed_limit_of_the_running_cont
     (share,) = rebuilt.shares
     assert (rebuilt.enforcer, share.limit, share.granted) == (HAMI_CORE.name, limit, limit)
     assert limits_of(after, ref) == shown
+
+
+def test_rebuilt_claim_of_a_whole_card_without_limits_counts_once(setup: Setup) -> None:
+    """It is recorded once, so without limits at once: each put counts."""
+    use_real_cards(setup)
+    setup.host_files.absent.add("/run/tensor-fusion/libcuda_limiter.so")
+    whole = put_claim(setup, "whole", share_result(tflops="312", vram="80Gi"))
+    assert setup.prepared(whole).shares[0].limit is None
+
+    after = restarted_with_damage(setup, whole)
+    use_real_cards(after)
+    after.host_files.absent |= setup.host_files.absent
+
+    assert after.prepared(whole).shares[0].limit is None
+    assert after.store.restored == 1
 
 
 def test_pool_that_changed_to_hard_isolation_keeps_what_is_rebuilt(setup: Setup) -> None:

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
@@ -43,6 +44,9 @@ from tests.support.stores import (
 )
 from tests.support.tally import portion
 from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+FORMAT_1 = Path(__file__).parent / "format_1"
+"""Records that commit 7b482ca8 wrote, with its store."""
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -192,6 +196,22 @@ def test_next_release_reads_this_ones_records_and_this_one_refuses_the_nexts(
         with pytest.raises(FatalError, match=refusal):
             ClaimStore(tmp_path, rules=RULES)
 
+    assert files(tmp_path) == before
+
+
+def test_records_that_the_first_build_of_format_1_wrote_are_written_back_as_they_were(
+    tmp_path: Path,
+) -> None:
+    """Of lent and fixed limits, two cards, admin access and device metadata."""
+    before = {path.name: path.read_bytes() for path in FORMAT_1.iterdir()}
+    shutil.copytree(FORMAT_1, tmp_path / claim_store.FOLDER)
+
+    for name, content in before.items():
+        assert claim_records.content(claim_records.read(FORMAT_1 / name)) == content
+    with opened(tmp_path) as store:
+        claims = store.claims()
+        put(store, *claims)
+        assert store.claims() == claims
     assert files(tmp_path) == before
 
 

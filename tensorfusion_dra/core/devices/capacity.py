@@ -238,6 +238,19 @@ def counted_amount(
     return consumed[name]
 
 
+def in_use(
+    shares: Iterable[Mapping[str, Quantity]], device: Mapping[str, Capacity]
+) -> Mapping[str, int]:
+    """Return the nano-units in use of each of a device's capacities.
+
+    Args:
+        shares: What each of its shares consumes.
+        device: Its capacities.
+    """
+    every = tuple(shares)
+    return {name: sum(counted_amount(each, name, device).nano for each in every) for name in device}
+
+
 def is_outgrown(
     consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
 ) -> bool:

@@ -1,6 +1,7 @@
 """Kubernetes quantities: parsed without loss, printed in the API server's canonical form."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -97,6 +98,11 @@ class Quantity:
         if self.family == "exponent":
             suffix = f"e{power}" if power else ""
         return f"{self.nano // 10 ** (power + 9)}{suffix}"
+
+
+def texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
+    """Return the amounts as Kubernetes writes them."""
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def parse(text: object) -> Quantity:

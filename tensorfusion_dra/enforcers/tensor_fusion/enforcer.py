@@ -117,7 +117,7 @@ class TensorFusion(Enforcer):
         return f"{self.root}/shm"
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]
+        limited = [share for share in claim.shares if share.limit]
         if not any(s.isolation is Isolation.SOFT for s in limited) or enforcer.is_simulated(
             limited
         ):
