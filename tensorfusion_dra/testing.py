@@ -293,7 +293,8 @@ def check_enforcer(
         raise AssertionError(str(error)) from error
     for example, may_refuse in _EXAMPLES:
         _check_claim(first, second, example, limits_of, may_refuse=may_refuse)
-    for isolation in {Isolation.SOFT, Isolation.HARD} - first.facts.fixed:
+    lends = [each for each in Isolation if each not in {Isolation.SHARED, *first.facts.fixed}]
+    for isolation in lends:
         for limit in _LENT:
             lent = share(isolation=isolation, limit=limit, wanted_vram_bytes=80 * GIB)
             try:

@@ -217,10 +217,8 @@ class FactsReader:
                 text = unhealthy.worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
-    def update(
-        self, record: PreparedClaim, deadline: float
-    ) -> Callable[[PreparedClaim], PreparedClaim]:
-        """Return what brings the claim's record up to date: device nodes and mounts of this boot.
+    def today(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
+        """Return the record with the device nodes and mounts of this boot.
 
         After a reboot a card may have another minor number, or the NVIDIA driver other files. Then
         the metadata is replaced as well: another PCI address, another driver version. As long as
@@ -243,17 +241,13 @@ class FactsReader:
             # The device nodes in the record may be another card's by now.
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         access, shared = self.files.access(devices)
-
-        def updated(current: PreparedClaim) -> PreparedClaim:
-            if not access:
-                return current
-            if rebooted and current.metadata is not None:
-                by_name = {device.name: device for device in devices}
-                metadata = device_metadata.refreshed(current.metadata, by_name)
-                current = replace(current, metadata=metadata)
-            return prepared.refreshed(current, access, shared, boot_id=self.boot_id)
-
-        return updated
+        if not access:
+            return record
+        if rebooted and record.metadata is not None:
+            by_name = {device.name: device for device in devices}
+            metadata = device_metadata.refreshed(record.metadata, by_name)
+            record = replace(record, metadata=metadata)
+        return prepared.refreshed(record, access, shared, boot_id=self.boot_id)
 
     def _policies(
         self, claim: AllocatedClaim, stored_pods: Callable[[], StoredPods], node: Node

@@ -16,7 +16,7 @@ that it was made of; else it is made of the newer one. So a file is never older 
 more than the call that changed the record, and a claim without a record gets none.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Event
 from typing import Final
 
@@ -25,7 +25,7 @@ import structlog
 from tensorfusion_dra.core.claims import admit, cdi, device_metadata, lending, prepared
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims.admit import ClaimFacts, PodFolders
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, Needs
 from tensorfusion_dra.core.claims.operation import Stage
@@ -65,6 +65,7 @@ class NodeFiles:
         self._metadata = metadata
         self._host_files = host_files
         self._enforcers = enforcers
+        self._claims_roots = [each.claims_root for each in enforcers.values() if each.claims_root]
 
     def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim | None, int]:
         """Write what is missing or different.
@@ -103,48 +104,29 @@ class NodeFiles:
         spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
         if missing := self._host_files.missing(needs):
             raise RetryableError(choice.missing_error(enforcer, missing))
-        made = [self._limits.made(uid, prepared.limits_document(claim))]
-        if claim.metadata is not None:
-            described = device_metadata.documents(claim, claim.metadata)
-            made += (self._metadata.made(name, each) for name, each in described.items())
-        return needs, [*made, self._specs.made(uid, spec)]
+        described = device_metadata.documents(claim, claim.metadata) if claim.metadata else {}
+        return needs, claim_files.made(
+            (self._limits, uid, prepared.limits_document(claim)),
+            *((self._metadata, name, each) for name, each in described.items()),
+            (self._specs, uid, spec),
+        )
 
-    def folders(
-        self,
-        claim: PreparedClaim,
-        needs: Needs,
-        recorded: Callable[[], Iterable[PreparedClaim]],
-    ) -> PodFolders:
-        """Return the folders of a claim with these needs, and of recorded claims of its pods."""
-        own = frozenset(folder.path for folder in needs.folders)
-        of_others = {}
-        pods = {pod.name for pod in claim.pods}
-        for other in recorded() if own else ():
-            if other.ref.uid != claim.ref.uid and pods & {pod.name for pod in other.pods}:
-                found = self.needs(other).folders
-                of_others[other.ref.uid] = frozenset(folder.path for folder in found)
-        return PodFolders(own, of_others)
-
-    def needs(self, claim: PreparedClaim) -> Needs:
-        """Return the needs of a recorded claim; none if its enforcer refuses it by now."""
-        try:
-            return enforcers.of_claim(claim, self._enforcers).needs(claim)
-        except ClaimError:
-            return Needs()
+    def pod_folder(self, claim: PreparedClaim) -> str:
+        """Return the folder that a claim shares with others of its pod; "" if none."""
+        enforcer = self._enforcers.get(claim.enforcer)
+        return enforcer.pod_folder(claim) if enforcer else ""
 
     def remove(
         self,
         claim_uid: str,
-        claim: PreparedClaim | None,
-        folders: PodFolders,
-        recorded: Iterable[PreparedClaim],
+        claim: PreparedClaim | None = None,
+        recorded: Iterable[PreparedClaim] = (),
     ) -> None:
-        """Remove the claim's files, and its folders unless another claim of its pods needs them.
+        """Remove the claim's files and folder, and that of its pod unless another claim needs it.
 
         Args:
             claim_uid: UID of the claim.
             claim: The claim's record; None if there is none.
-            folders: From folders().
             recorded: All recorded claims.
 
         Raises:
@@ -159,13 +141,11 @@ class NodeFiles:
             metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
         for name in metadata:
             self._metadata.remove(name)
-        used: set[str] = set()
-        for other in recorded if folders.own else ():
-            if other.ref.uid in folders.of_others:
-                used |= folders.shared_with(other)
-        for folder in folders.own - used:
+        folder = self.pod_folder(claim) if claim else ""
+        beside = (other for other in recorded if folder and other.ref.uid != claim_uid)
+        if folder and all(self.pod_folder(other) != folder for other in beside):
             self._host_files.remove(folder)
-        for root in self._claims_roots():
+        for root in self._claims_roots:
             self._host_files.remove(f"{root}/{claim_uid}")
 
     def remove_unfinished(self) -> None:
@@ -208,14 +188,10 @@ class NodeFiles:
         Raises:
             RetryableError: A folder cannot be read.
         """
-        folders = [self._host_files.names(root) for root in self._claims_roots()]
+        folders = [self._host_files.names(root) for root in self._claims_roots]
         described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
-
-    def _claims_roots(self) -> list[str]:
-        roots = (enforcer.claims_root for enforcer in self._enforcers.values())
-        return [root for root in roots if root]
 
 
 class Upkeep:
@@ -237,21 +213,15 @@ class Upkeep:
         self._enforcers = enforcers
         self._status = status
 
-    def admissible(
-        self, record: PreparedClaim, facts: ClaimFacts
-    ) -> tuple[PreparedClaim, PodFolders]:
-        """Return a new record that the claim's enforcer can enforce, and the folders of its pods.
+    def enforceable(self, record: PreparedClaim, facts: ClaimFacts) -> PreparedClaim:
+        """Return a new record that the claim's enforcer can enforce; see admit.enforceable().
 
         Raises:
-            ClaimError: The enforcer cannot express the limits.
+            ClaimError: The enforcer cannot limit such a claim.
             RetryableError: Nothing on the node would enforce the limits now.
         """
         enforcer = enforcers.of_claim(record, self._enforcers)
-        needs = enforcer.needs(record)
-        admitted = admit.enforceable(record, enforcer, needs, facts)
-        if admitted is not record:
-            needs = enforcer.needs(admitted)
-        return admitted, self.files.folders(admitted, needs, self._store.claims)
+        return admit.enforceable(record, enforcer, enforcer.needs(record), facts)
 
     def write(self, record: PreparedClaim) -> PreparedClaim:
         """Have the claim's files follow; return the record that they are of.
@@ -299,29 +269,26 @@ class Upkeep:
             except (ClaimError, RetryableError) as error:
                 log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
 
-    def release(self, record: PreparedClaim) -> PodFolders:
-        """Have the claim's enforcer let go; return the folders of its pods.
+    def release(self, ref: ClaimRef) -> PreparedClaim | None:
+        """Have the claim's enforcer let go; return the claim's record.
 
         Raises:
             RetryableError: The enforcer cannot let go now.
         """
-        if enforcer := self._enforcers.get(record.enforcer):
+        record = self._store.get(ref.uid)
+        if record is not None and (enforcer := self._enforcers.get(record.enforcer)):
             enforcer.release(record, self._store.claims)
-        return self.files.folders(record, self.files.needs(record), self._store.claims)
+        return record
 
     def remove(
-        self,
-        ref: ClaimRef,
-        record: PreparedClaim | None,
-        folders: PodFolders,
-        recorded: Iterable[PreparedClaim],
+        self, ref: ClaimRef, record: PreparedClaim | None, recorded: Iterable[PreparedClaim]
     ) -> None:
         """Remove what follows from a record, whether or not there is one.
 
         Raises:
             RetryableError: A folder cannot be written.
         """
-        self.files.remove(ref.uid, record, folders, recorded)
+        self.files.remove(ref.uid, record, recorded)
         self._status.forget(ref.uid)
 
 
@@ -388,7 +355,7 @@ class LimitChanges:
             return ()
         devices = catalog.by_name()
         with self._store.transaction() as records:
-            for record in records.claims():
+            for record in list(records.by_uid.values()):
                 today = lending.with_totals(record, devices)
                 if today != record:
                     records.put(today)

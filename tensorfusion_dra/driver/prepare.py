@@ -31,7 +31,6 @@ import structlog
 
 from tensorfusion_dra.core.claims import admit, isolation, prepared
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims.admit import PodFolders
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
@@ -129,11 +128,12 @@ class Preparer:
         remains = self._upkeep.files.remains(claim.ref.uid) if is_damaged else None
         facts = self._facts.of_claim(claim, remains, deadline)
         operations.enter(Stage.ADMIT)
-        record, folders = self._upkeep.admissible(admit.record(claim, facts), facts)
+        record = self._upkeep.enforceable(admit.record(claim, facts), facts)
+        pod_folder = self._upkeep.files.pod_folder
         with self._store.transaction() as records:
             try:
                 # Maybe one of the records is this claim's, prepared by another instance meanwhile.
-                admit.check(record, facts, folders, records.claims(), records.damaged)
+                admit.check(record, facts, pod_folder, records.by_uid.values(), records.damaged)
             except ClaimError:
                 self._refused.set()
                 raise
@@ -172,23 +172,21 @@ class Preparer:
         self, record: PreparedClaim, deadline: float, *, pods: tuple[PodRef, ...]
     ) -> PreparedClaim:
         """Return the record with the device nodes of this boot, and pods that use the claim now."""
-        update = self._facts.update(record, deadline)
-
-        def today(current: PreparedClaim) -> PreparedClaim:
-            # A shared claim may have other pods by now.
-            is_used = bool({*current.pods} & {*pods}) or not pods
-            return update(current if is_used else replace(current, pods=pods))
-
-        if today(record) == record:
-            return record
-        with self._store.transaction() as records:
-            current = records.get(record.ref.uid)
-            if current is None:
-                raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-            record = records.put(today(current))
-            operations.enter(Stage.FLUSH)
-        operations.enter(Stage.WRITE)
-        return record
+        newest: PreparedClaim | None = record
+        while newest is not None:
+            record = newest
+            today = self._facts.today(record, deadline)
+            if pods and not {*record.pods} & {*pods}:
+                today = replace(today, pods=pods)  # a shared claim may have other pods by now
+            if today == record:
+                return record
+            with self._store.transaction() as records:
+                newest = records.get(record.ref.uid)
+                if newest == record:
+                    newest = records.put(today)
+                    operations.enter(Stage.FLUSH)
+            operations.enter(Stage.WRITE)
+        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
         """Redo what a reboot undid: its device nodes and mounts, and the files made of them.
@@ -252,12 +250,11 @@ class Preparer:
             FatalError: A newer release has written a record.
         """
         operations.enter(Stage.WITHDRAW)
-        record = self._store.get(ref.uid)
-        folders = self._upkeep.release(record) if record else PodFolders()
+        record = self._upkeep.release(ref)
         with self._store.transaction() as records:
             # In this order: a crash leaves a record without files, which is prepared or unprepared
             # again; files without a record would be orphans.
-            self._upkeep.remove(ref, record, folders, records.claims())
+            self._upkeep.remove(ref, record, records.by_uid.values())
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)

@@ -35,7 +35,6 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.admit import PodFolders
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -289,7 +288,7 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
                     continue
                 if uid in records.damaged:
                     continue
-                files.remove(uid, None, PodFolders(), ())
+                files.remove(uid)
                 found.claims_removed += 1
     except RetryableError as error:
         found.reasons[""] = str(error)

@@ -45,16 +45,9 @@ class ClaimFiles:
     prefix: str
     mode: int
 
-    def made(self, claim_uid: str, document: Document) -> "ClaimFile":
-        """Return the claim's file with this document; nothing is written."""
-        objects = [document] if isinstance(document, Mapping) else document
-        # Without indentation, which json would write in Python instead of C: four times as slow.
-        content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
-        return ClaimFile(self, self._path(claim_uid), content)
-
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file; do nothing if there is none."""
-        path = self._path(claim_uid)
+        path = self.path(claim_uid)
         with self.errors(path):
             _clear(path)
             path.unlink(missing_ok=True)
@@ -79,7 +72,7 @@ class ClaimFiles:
 
     def read(self, claim_uid: str) -> Any:
         """Return the JSON value in the claim's file; None if there is no file, or no JSON in it."""
-        path = self._path(claim_uid)
+        path = self.path(claim_uid)
         with self.errors(path):
             content = _content(path)
         try:
@@ -87,7 +80,8 @@ class ClaimFiles:
         except (ValueError, RecursionError):
             return None
 
-    def _path(self, claim_uid: str) -> Path:
+    def path(self, claim_uid: str) -> Path:
+        """Return where the claim's file is."""
         return self.folder / f"{self.prefix}{claim_uid}.json"
 
     @contextmanager
@@ -106,6 +100,17 @@ class ClaimFile:
     files: ClaimFiles
     path: Path
     content: bytes
+
+
+def made(*documents: tuple[ClaimFiles, str, Document]) -> list[ClaimFile]:
+    """Return the files with these documents, of the claims with these UIDs; write nothing."""
+    found = []
+    for files, claim_uid, document in documents:
+        objects = [document] if isinstance(document, Mapping) else document
+        # Without indentation, which json would write in Python instead of C: four times as slow.
+        content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
+        found.append(ClaimFile(files, files.path(claim_uid), content))
+    return found
 
 
 def differing(files: Iterable[ClaimFile]) -> list[ClaimFile]:

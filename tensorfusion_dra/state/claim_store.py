@@ -94,10 +94,6 @@ class Transaction:
         self.read.add(claim_uid)
         return self.by_uid.get(claim_uid)
 
-    def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of this node."""
-        return list(self.by_uid.values())
-
     def put(self, claim: PreparedClaim) -> PreparedClaim:
         """Add the record, or replace an older one of the same UID, and divide its devices again.
 
@@ -115,7 +111,7 @@ class Transaction:
             self.tenants[device] = self.tenants.get(device, frozenset()) | {uid}
         self.removed.discard(uid)
         self.rebuilt += uid in self._before.damaged
-        self._divide(lending.united([before, devices]))
+        self._divide(*before, devices)
         # After those of other claims: what these are granted for good holds without this one.
         self.written.pop(uid, None)
         self.written[uid] = None
@@ -126,10 +122,9 @@ class Transaction:
 
         Even if there is none: another call may have removed it, whose flush is still to come.
         """
-        devices = self._taken_out(claim_uid)
         self.written.pop(claim_uid, None)
         self.removed.add(claim_uid)
-        self._divide(devices)
+        self._divide(*self._taken_out(claim_uid))
 
     def changed(self) -> Sequence[PreparedClaim]:
         """Return the claims that were recorded before, and whose limits the block has changed."""
@@ -142,20 +137,20 @@ class Transaction:
             != [share.limit for share in before[uid].shares]
         ]
 
-    def _taken_out(self, claim_uid: str) -> Devices:
-        """Take a record out; return the devices of its shares."""
+    def _taken_out(self, claim_uid: str) -> tuple[Devices, Devices]:
+        """Take a record out; return its devices if it was damaged, and those of its shares."""
         claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
         for device in devices:
             self.tenants[device] -= {claim_uid}
-        return lending.united([self.damaged.pop(claim_uid, frozenset()), devices])
+        return self.damaged.pop(claim_uid, frozenset()), devices
 
-    def _divide(self, devices: Devices) -> None:
+    def _divide(self, *several: Devices) -> None:
+        devices = lending.united(several)
         each = self.tenants.keys() if devices is None else devices
         found = frozenset().union(*(self.tenants.get(device, ()) for device in each))
         concerned = [self.by_uid[uid] for uid in sorted(found)]
-        full = lending.united(self.damaged.values())
-        divided = lending.divided(concerned, self._rules, devices, full)
+        divided = lending.divided(concerned, self._rules, devices, self.damaged.values())
         for old, new in zip(concerned, divided, strict=True):
             self.by_uid[new.ref.uid] = new
             if [share.granted for share in new.shares] != [share.granted for share in old.shares]:
@@ -260,7 +255,7 @@ class ClaimStore:
     def check(self) -> None:
         """Write the records again whose files are missing or damaged, or of an older format."""
         with self.transaction() as step:
-            for claim in step.claims():
+            for claim in step.by_uid.values():
                 if not self._is_stored(claim):
                     log.warning("record_restored", claim=str(claim.ref), claim_uid=claim.ref.uid)
                     step.written[claim.ref.uid] = None
@@ -293,9 +288,8 @@ class ClaimStore:
         for uid in sorted({*self._with_files()} - found.claims.keys() - damaged.keys()):
             if (devices := self._devices_of(uid)) is not None:
                 damaged[uid] = devices
-        full = lending.united(damaged.values())
         claims = lending.divided(
-            list(found.claims.values()), self._rules, damaged=full, is_read=True
+            list(found.claims.values()), self._rules, damaged=damaged.values(), is_read=True
         )
         tenants: dict[str, frozenset[str]] = {}
         for claim in claims:

@@ -277,7 +277,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 ) -> None:
     after = change(node)
     with after.store.transaction() as transaction:
-        for claim in transaction.claims():
+        for claim in list(transaction.by_uid.values()):
             transaction.put(replace(claim, boot_id="boot-0"))
 
     with capture_logs() as logs, reconciling(after):

@@ -103,7 +103,11 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
             records.remove("uid-a")
             records.put(b)
 
-            assert (records.get("uid-a"), records.get("uid-b"), records.claims()) == (None, b, [b])
+            assert (records.get("uid-a"), records.get("uid-b"), [*records.by_uid.values()]) == (
+                None,
+                b,
+                [b],
+            )
 
 
 def test_failed_transaction_changes_nothing(tmp_path: Path) -> None:
@@ -134,7 +138,7 @@ def test_changed_limits_of_others_are_known_and_only_the_one_record_is_written(
         before = files(tmp_path)
 
         with store.transaction() as records:
-            records.put(claim_admission(b, on=NODE, beside=records.claims()))
+            records.put(claim_admission(b, on=NODE, beside=records.by_uid.values()))
         changed = [claim.ref.name for claim in records.changed()]
         with store.transaction() as records:
             records.get("uid-a")
@@ -265,7 +269,7 @@ def test_two_instances_never_allocate_the_same_capacity_twice(tmp_path: Path) ->
                 claim = allocated_claim(f"{name}-{number}", wanted)
                 try:
                     with store.transaction() as records:
-                        records.put(claim_admission(claim, on=NODE, beside=records.claims()))
+                        records.put(claim_admission(claim, on=NODE, beside=records.by_uid.values()))
                 except ClaimError as error:
                     return admitted, str(error)
                 admitted.append(claim.ref.uid)
@@ -362,7 +366,7 @@ def test_record_is_visible_while_it_is_flushed_and_others_do_not_wait(
         flushing(disk, lambda: put(store, recorded_claim("a"))) as thread,
     ):
         with other.transaction() as records:
-            seen = [claim.ref.uid for claim in records.claims()]
+            seen = [claim.ref.uid for claim in records.by_uid.values()]
         assert (seen, uids(store), thread.is_alive()) == (["uid-a"], ["uid-a"], True)
         assert sorted(files(tmp_path)) == ["uid-a.new"]
 

@@ -37,7 +37,7 @@ fits, because 20Gi + 30Gi is at most 80Gi. B's limit is 30Gi, and A's is 50Gi fr
 C for 31Gi is then refused.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,23 +80,6 @@ class ContainerNeighbours:
 
     names: frozenset[str] = frozenset()
     is_known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PodFolders:
-    """Host folders that claims of one pod share, as their enforcers name them.
-
-    Attributes:
-        own: Those of a claim.
-        of_others: Those of recorded claims whose pods have the names of its pods, by UID.
-    """
-
-    own: frozenset[str] = frozenset()
-    of_others: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    def shared_with(self, claim: PreparedClaim) -> frozenset[str]:
-        """Return the folders that both have; all if the other claim was recorded since."""
-        return self.own & self.of_others.get(claim.ref.uid, self.own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +250,7 @@ def enforceable(
 def check(
     record: PreparedClaim,
     facts: ClaimFacts,
-    folders: PodFolders,
+    pod_folder: Callable[[PreparedClaim], str],
     recorded: Iterable[PreparedClaim],
     damaged: Mapping[str, Devices] = {},
 ) -> None:
@@ -276,7 +259,7 @@ def check(
     Args:
         record: From enforceable().
         facts: What was read for the claim.
-        folders: Of its pods.
+        pod_folder: Returns the host folder that a claim shares with others of its pod; "" if none.
         recorded: All recorded claims of the node. A record of the claim itself is ignored.
         damaged: Devices of the claims whose record is damaged or missing, by UID.
 
@@ -303,7 +286,7 @@ def check(
             isolation.check_beside(ref, share, beside, fixed=fixed)
         on_device.append((ref, share))
     _check_neighbours(record, facts.neighbours, others, facts.rules)
-    _check_folders(record, others, folders)
+    _check_folder(record, others, pod_folder)
 
 
 def _check_damage(claim: PreparedClaim, damaged: Mapping[str, Devices]) -> None:
@@ -335,7 +318,7 @@ def _check_fits(
                 f"claim {ref}: {device.name}: found share {share.share_id} in use by {other}, "
                 "expected a share of its own"
             )
-    in_use = capacity.in_use((each.consumed for _, each in tenants), device.capacity)
+    in_use = capacity.in_use([each.consumed for _, each in tenants], device.capacity)
     for name, entry in device.capacity.items():
         if not share.consumed[name].nano and name not in names.CAPACITIES:
             continue  # a provider may have lowered the capacity below what others consume
@@ -369,9 +352,7 @@ def _consumed(subject: str, allocation: Allocation, device: Device) -> Mapping[s
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
         # The amount may be from before the pool started or stopped oversubscribing, and so named
         # differently from the capacity that it counts against today.
-        amount = capacity.counted_amount(allocation.consumed, name, device.capacity)
-        if capacity.is_outgrown(allocation.consumed, name, device.capacity):
-            amount = min(amount, entry.value)
+        amount = capacity.taken_amount(allocation.consumed, name, device.capacity)
         # An amount below the minimum could become a limit of 0, which a limiter takes for no limit.
         if amount < entry.minimum:
             raise ClaimError(
@@ -431,22 +412,22 @@ def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
     )
 
 
-def _check_folders(
-    claim: PreparedClaim, recorded: Iterable[PreparedClaim], folders: PodFolders
+def _check_folder(
+    claim: PreparedClaim,
+    recorded: Iterable[PreparedClaim],
+    pod_folder: Callable[[PreparedClaim], str],
 ) -> None:
     """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
 
     Raises:
         RetryableError: That pod was deleted by force, and the kubelet still ends it.
     """
-    if not folders.own:
-        return
+    folder = pod_folder(claim)
     names_of_pods, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
-    for other in recorded:
+    for other in recorded if folder else ():
         for pod in other.pods:
-            if pod.name not in names_of_pods or pod.uid in uids:
-                continue
-            if folders.shared_with(other):
+            is_earlier = pod.name in names_of_pods and pod.uid not in uids
+            if is_earlier and pod_folder(other) == folder:
                 raise RetryableError(
                     f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
                     f"of this name still prepared, UID {pod.uid}, expected the kubelet to "

@@ -102,8 +102,8 @@ class Needs:
         files: Have to exist already; the claim fails without them.
         sockets: Unix sockets on which a process has to accept connections; the claim fails while
             none does. For a service without which a container would run without its limits.
-        folders: Created for the claim, and removed with everything in them once no claim of its
-            pods needs them.
+        folders: Created for the claim, with the parents that are missing. Only those below
+            `claims_root` and the pod_folder() are removed again.
         texts: Written if they are missing or different. They belong to all claims, and stay.
     """
 
@@ -307,6 +307,14 @@ class Enforcer:
             ClaimError: The enforcer cannot limit such a claim.
         """
         raise NotImplementedError
+
+    def pod_folder(self, claim: PreparedClaim) -> str:
+        """Return the folder in needs() that has the name of the claim's pod; "" if none.
+
+        It is removed with everything in it once no claim of such a pod is left. Called in
+        transactions of the store, so not of other packages' enforcers.
+        """
+        return ""
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         """Return the additions to the containers of one request.

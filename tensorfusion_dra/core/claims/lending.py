@@ -41,6 +41,7 @@ tenants what they have reserved, whatever their own limits are.
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
@@ -52,6 +53,8 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+_NANO_PER_MILLI: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +123,10 @@ def total(device: Device) -> Limit:
     """
     tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
     vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
-    whole = Quantity.milli(device.gpu.milli_tflops)
-    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
+    return Limit(
+        sm_percent=100 * tflops.nano // (_NANO_PER_MILLI * device.gpu.milli_tflops),
+        vram_bytes=vram.ceil(),
+    )
 
 
 def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
@@ -153,7 +158,7 @@ def divided(
     claims: Sequence[PreparedClaim],
     rules: LendingRules,
     devices: Devices = None,
-    damaged: Devices = frozenset(),
+    damaged: Iterable[Devices] = (),
     *,
     is_read: bool = False,
 ) -> list[PreparedClaim]:
@@ -165,7 +170,7 @@ def divided(
         claims: All claims with shares of these devices.
         rules: The node's rules.
         devices: Limits on other devices stay as they are.
-        damaged: Devices of claims whose record cannot be read.
+        damaged: Devices of each claim whose record is damaged or missing.
         is_read: True if the claims were just read from their records, without limits.
     """
     tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare, bool]]] = {}
@@ -175,6 +180,7 @@ def divided(
             if includes(devices, share.device) and not share.admin_access:
                 stays = share.granted is not None or not is_known
                 tenants.setdefault(share.device, []).append((claim, index, share, stays))
+    full = united(damaged)
     changed: dict[str, list[PreparedShare]] = {}
     for device, found in tenants.items():
         demands = [
@@ -187,7 +193,7 @@ def divided(
         )
         if rules.overcommit_limits:
             parts = [within(request, wanted, whole) for request, wanted in demands]
-        elif includes(damaged, device):
+        elif includes(full, device):
             parts = [request for request, _ in demands]
         else:
             compute = lent(
@@ -264,5 +270,4 @@ def lent(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
 
 def percent(tflops: Quantity, gpu: Gpu) -> int:
     """Return compute as a percentage, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
-    whole = Quantity.milli(gpu.milli_tflops)
-    return min(100, max(1, -(-100 * tflops.nano // whole.nano)))
+    return min(100, max(1, -(-100 * tflops.nano // (_NANO_PER_MILLI * gpu.milli_tflops))))

@@ -182,7 +182,7 @@ def test_nothing_is_lent_on_a_device_with_a_damaged_record(
     card.admit("a", of_card(1, 10), limit="60Gi")
     card.admit("b", of_card(2, 10, device=GPU_1), limit="60Gi")
 
-    found = lending.divided(recorded(card), RULES, damaged=damaged, is_read=True)
+    found = lending.divided(recorded(card), RULES, damaged=[damaged], is_read=True)
 
     assert [limit_of(claim).vram_bytes / GIB for claim in found] == gib
 

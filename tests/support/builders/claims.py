@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tensorfusion_dra.core.claims import admit, lending
-from tensorfusion_dra.core.claims.admit import ClaimFacts, PodFolders
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -55,26 +55,18 @@ def admitted(
     record = admit.enforceable(
         record, enforcer, enforcer.needs(record), replace(facts, group=claim.group)
     )
-    admit.check(record, facts, folders(record, others, enforcers), others, damaged)
+
+    def pod_folder(each: PreparedClaim) -> str:
+        known = enforcers.get(each.enforcer)
+        return known.pod_folder(each) if known else ""
+
+    admit.check(record, facts, pod_folder, others, damaged)
     devices = {share.device for share in record.shares}
     tenants = [each for each in others if devices & {share.device for share in each.shares}]
     last = max((each.sequence for each in tenants), default=0)
-    full = lending.united(each for uid, each in damaged.items() if uid != claim.ref.uid)
+    full = [each for uid, each in damaged.items() if uid != claim.ref.uid]
     claims = [*tenants, replace(record, sequence=last + 1)]
     return lending.divided(claims, facts.rules, devices, full)[-1]
-
-
-def folders(
-    claim: PreparedClaim, others: Iterable[PreparedClaim], enforcers: Mapping[str, Enforcer]
-) -> PodFolders:
-    """Return the host folders of a claim and of others, as their enforcers name them."""
-
-    def of(each: PreparedClaim) -> frozenset[str]:
-        enforcer = enforcers.get(each.enforcer)
-        needs = enforcer.needs(each) if enforcer else Needs()
-        return frozenset(folder.path for folder in needs.folders)
-
-    return PodFolders(of(claim), {other.ref.uid: of(other) for other in others})
 
 
 def claim_record(
