@@ -84,6 +84,19 @@ def test_members_that_are_left_out_promise_least_and_others_count() -> None:
     assert guarded(variant(facts=own)).facts == own
 
 
+def test_facts_are_read_once() -> None:
+    read: list[EnforcerFacts] = []
+
+    def facts(_self: Another) -> EnforcerFacts:
+        read.append(EnforcerFacts(enforces_hard=not read))
+        return read[-1]
+
+    enforcer = guarded(variant(facts=property(facts)))
+
+    assert [enforcer.facts.enforces_hard for _ in range(3)] == [True] * 3
+    assert len(read) == 1
+
+
 def raising(error: BaseException) -> Callable[..., Any]:
     def member(*_: object) -> None:
         raise error

@@ -188,7 +188,7 @@ def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) 
             >= capacity.divided_capacity(device, name).value
             for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
         )
-    except KeyError:  # an allocation without this amount, which admit() refuses
+    except KeyError:  # an allocation without this amount, which admit.py refuses
         return False
 
 
