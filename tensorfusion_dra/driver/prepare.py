@@ -260,6 +260,15 @@ class Preparer:
         operations.enter(Stage.WRITE)
         self._upkeep.follow(records.changed())
 
+    def dismiss(self, ref: ClaimRef) -> None:
+        """Give out again what a claim has that is gone, and of which only files are left.
+
+        Raises:
+            RetryableError: The store cannot be written now.
+            FatalError: A newer release has written a record.
+        """
+        self._store.dismiss(ref.uid)
+
     def take_refusal(self) -> bool:
         """Return True if since the last call a claim did not fit beside the recorded ones.
 

@@ -23,8 +23,9 @@ file, and to make the lock file longer, take none.
 
 A record that is damaged or missing never frees its share. While this process knows the record,
 check() writes it again. Else the claim counts as damaged, also if only its other files show that
-there was a record: devices_of() finds in them which devices it has a share of, and admit.py and
-lending.py treat these as full until the record is put again or removed.
+there was a record, until the API server says that this claim is gone. devices_of() finds in these
+files which devices it has a share of, and admit.py and lending.py treat these as full until the
+record is put again or removed.
 """
 
 import errno
@@ -191,6 +192,7 @@ class ClaimStore:
         self._rules, self._devices_of, self._with_files = rules, devices_of, with_files
         self._mutex = Lock()  # guards all below; _known is replaced as a whole
         self._known: _Known | None = None
+        self._dismissed: set[str] = set()  # UIDs whose files count for no share
         self._counted = 0  # 1 while a change has been counted that _known does not have yet
         self._unflushed: set[str] = set()  # UIDs whose `.new` is not finished
         self.restored = 0
@@ -261,6 +263,14 @@ class ClaimStore:
                     step.written[claim.ref.uid] = None
                     self.restored += 1
 
+    def dismiss(self, claim_uid: str) -> None:
+        """Count a claim no longer of which only files are left: it is gone at the API server."""
+        with self.transaction() as step:
+            if not (self._folder / f"{claim_uid}{WRITTEN}").exists():
+                self._dismissed.add(claim_uid)
+                if claim_uid in step.damaged:
+                    step.remove(claim_uid)
+
     def close(self) -> None:
         """Close the lock file; nothing is left to write."""
         with self._mutex:
@@ -285,7 +295,8 @@ class ClaimStore:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
-        for uid in sorted({*self._with_files()} - found.claims.keys() - damaged.keys()):
+        others = {*self._with_files()} - self._dismissed
+        for uid in sorted(others - found.claims.keys() - damaged.keys()):
             if (devices := self._devices_of(uid)) is not None:
                 damaged[uid] = devices
         claims = lending.divided(
@@ -328,6 +339,7 @@ class ClaimStore:
             raise
         else:
             self._unflushed = (self._unflushed | step.written.keys()) - step.removed
+            self._dismissed -= step.written.keys()
             self.restored += step.rebuilt
             self._known = known
         finally:

@@ -18,11 +18,12 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
-from tests.support.ports import EventsInMemory
+from tests.support.ports import EventsInMemory, OneNode
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -526,6 +527,28 @@ def test_gpus_of_claims_of_which_only_files_are_left_take_no_claim_until_they_ar
     assert all(record in after.store.claims() for record in records)
     assert after.store.damaged() == {}
     assert files.items() <= after.files().items()
+
+
+def test_files_of_claims_of_an_earlier_cluster_take_a_gpu_only_until_the_api_server_is_asked(
+    setup: Setup,
+) -> None:
+    """As after kubeadm reset, which removes the data folder and stops no node."""
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepare(a, b)
+    shutil.rmtree(setup.folder / "plugin" / FOLDER)
+    for ref in (a, b):
+        del setup.claims.stored[str(ref)]
+
+    after = setup.restarted()
+
+    assert "damaged or missing" in after.refused(third)
+    stale_claims = StaleClaimCollector(
+        after.claims, OneNode(), after.preparer, gone_seconds=600, check_seconds=600
+    )
+    stale_claims.collect(after.recover().unknown)
+    after.prepared(third)
+    assert after.store.damaged() == {}
+    assert after.spec_of(a) is not None  # its containers may be ending
 
 
 def test_unprepare_without_a_readable_record_leaves_nothing(setup: Setup, held: ClaimRef) -> None:
