@@ -133,6 +133,7 @@ def share(card: int = 0, *, percent: int = 25, vram_gib: int = 20, **changes: An
         "pci_bus_id": gpu(card).pci_bus_id or "",
         "wanted_vram_bytes": vram_gib * GIB,
         "wanted_sm_percent": percent,
+        "reserved": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
         "limit": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
     }
     return PreparedShare(**{**given, **changes})
@@ -245,6 +246,17 @@ _EXAMPLES: Final[tuple[tuple[PreparedClaim, bool], ...]] = (
     (claim(share(0), share(1, percent=50, vram_gib=40)), True),
 )
 """Claims, and whether the enforcer may refuse one that it cannot express."""
+_LENT: Final = tuple(
+    Limit(sm_percent=percent, vram_bytes=vram_bytes)
+    for percent, vram_bytes in (
+        (25, 20 * GIB),
+        (26, 20 * GIB + 1),
+        (61, 47 * GIB - 1),
+        (99, 80 * GIB - 1),
+        (100, 80 * GIB),
+    )
+)
+"""Limits of a share that reserves the first one and wants the last one."""
 
 
 def check_enforcer(
@@ -266,7 +278,8 @@ def check_enforcer(
 
     Raises:
         AssertionError: It fails, is late, returns what no container can have, allows more than a
-            share's limit, or changes its answers.
+            share's limit, changes its answers, or refuses a limit between request and wanted limit
+            in an isolation that is not in its `facts.fixed`.
     """
     name = getattr(kind, "name", None)
     assert isinstance(name, str), f"name: found {name!r}, expected the name of the entry point"
@@ -280,6 +293,18 @@ def check_enforcer(
         raise AssertionError(str(error)) from error
     for example, may_refuse in _EXAMPLES:
         _check_claim(first, second, example, limits_of, may_refuse=may_refuse)
+    lends = [each for each in Isolation if each not in {Isolation.SHARED, *first.facts.fixed}]
+    for isolation in lends:
+        for limit in _LENT:
+            lent = share(isolation=isolation, limit=limit, wanted_vram_bytes=80 * GIB)
+            try:
+                _check_claim(first, second, claim(lent), limits_of, may_refuse=False)
+            except AssertionError as error:
+                text = f"isolation {isolation.value}: limit of {limit}: {error}"
+                raise AssertionError(
+                    f"{text}; expected any limit from the request to the wanted one, or this "
+                    "isolation in facts.fixed"
+                ) from error
 
 
 def _check_claim(

@@ -15,13 +15,17 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.extend import (
     Capacity,
+    ClaimError,
     Edits,
+    EnforcerFacts,
     EnforcerSettings,
     Gpu,
+    Isolation,
     Limit,
     Mount,
     Needs,
     Node,
+    PreparedClaim,
     Problem,
     Reading,
     consumable,
@@ -200,6 +204,27 @@ def test_the_drivers_own_enforcers_conform(
     testing.check_enforcer(
         registered.kind(name), limits_of=limits_of, settings=settings, budget_seconds=FOREVER
     )
+
+
+def only_whole_gib(_self: object, claim: PreparedClaim) -> Needs:
+    """Refuse a limit that is no whole number of GiB, as an enforcer with a coarse unit would."""
+    if any(share.limit.vram_bytes % 2**30 for share in claim.shares if share.limit):
+        raise ClaimError("found a part of a GiB, expected whole ones")
+    return Needs()
+
+
+def test_enforcer_expresses_each_limit_to_which_one_may_change_or_names_the_isolation_fixed() -> (
+    None
+):
+    fixed = variant(needs=only_whole_gib)
+    testing.check_enforcer(fixed, limits_of=limits, budget_seconds=FOREVER)
+
+    for isolations in ({Isolation.HARD}, {Isolation.SOFT}, set()):
+        left = "soft" if Isolation.SOFT not in isolations else "hard"
+        facts = EnforcerFacts(fixed=frozenset(isolations))
+        lends = variant(needs=only_whole_gib, facts=facts)
+        with pytest.raises(AssertionError, match=f"isolation {left}: .* a GiB.* or .*fixed"):
+            testing.check_enforcer(lends, limits_of=limits, budget_seconds=FOREVER)
 
 
 def edits(**given: Any) -> type[Another]:

@@ -251,7 +251,7 @@ class StoreView:
 
     Attributes:
         restored: Records that were written again, or rebuilt, since this process started.
-        damaged: Records that cannot be read now.
+        damaged: Records that are damaged or missing now.
     """
 
     restored: int = 0

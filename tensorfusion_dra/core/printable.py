@@ -6,7 +6,7 @@ new line in a log, or an escape sequence, which a terminal executes.
 
 import reprlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 MAX_FOREIGN_TEXT: Final = 500
 """Length to which texts of other packages are cut."""
@@ -34,6 +34,17 @@ def one_line(text: object) -> str:
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else _escaped(char) for char in line)
+
+
+def escaped(value: Any) -> Any:
+    """Return a JSON value with each text as one printable line."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list | tuple):
+        return [escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in value.items()}
+    return value
 
 
 def _escaped(char: str) -> str:

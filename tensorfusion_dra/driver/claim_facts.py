@@ -1,7 +1,7 @@
 """Facts that a prepare needs before it decides: cards, pods, policies, signs of the enforcer.
 
 All reading is done here. It may be slow: the first reading of the cards, the API server, a hung
-enforcer. So it comes before the lock of the store is taken, and admit() only computes.
+enforcer. So it comes before the lock of the store is taken, and admit.py only computes.
 """
 
 import time
@@ -17,7 +17,13 @@ from tensorfusion_dra.core.claims.admit import ClaimFacts, ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
-from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
+from tensorfusion_dra.core.claims.prepared import (
+    CardAccess,
+    Limit,
+    PreparedClaim,
+    Remains,
+    SharedAccess,
+)
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -104,11 +110,15 @@ class FactsReader:
     boot_id: str
     describes_devices: bool = False
 
-    def of_claim(self, claim: AllocatedClaim, deadline: float) -> ClaimFacts:
-        """Return what admit() has to know to prepare the claim.
+    def of_claim(
+        self, claim: AllocatedClaim, remains: Remains | None, deadline: float
+    ) -> ClaimFacts:
+        """Return what admit.py has to know to prepare the claim.
 
         Args:
             claim: As allocated.
+            remains: Of a claim whose record is damaged: its containers were started with these
+                limits, under this enforcer.
             deadline: On time.monotonic()'s clock.
 
         Raises:
@@ -142,6 +152,10 @@ class FactsReader:
         policies = self._policies(claim, stored_pods, catalog.node)
         is_whole = isolation.takes_whole_cards(claim.allocations, devices)
         choice = self.enforcer.of_new_claim(may_wait=not is_whole)
+        enforcer = choice.enforcer
+        shown: Mapping[tuple[str, str | None], Limit] = {}
+        if remains is not None and remains.enforcer in self.rules.facts:
+            enforcer, shown = remains.enforcer, remains.limits
         access, shared_access = self.files.access(
             device for device in catalog.devices if device.name in wanted
         )
@@ -150,7 +164,7 @@ class FactsReader:
             devices=devices,
             access=access,
             shared_access=shared_access,
-            enforcer=choice.enforcer,
+            enforcer=enforcer,
             enforces_hard=choice.enforces_hard,
             none_found=choice.none_found,
             missing=choice.missing,
@@ -159,7 +173,9 @@ class FactsReader:
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
             policies=policies,
-            neighbours=self._neighbours(claim, policies, stored_pods, choice.enforcer),
+            neighbours=self._neighbours(claim, policies, stored_pods, enforcer),
+            group=claim.group,
+            shown=shown,
         )
 
     def catalog_for(self, ref: ClaimRef, deadline: float) -> Catalog:
@@ -201,10 +217,8 @@ class FactsReader:
                 text = unhealthy.worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
-    def update(
-        self, record: PreparedClaim, deadline: float
-    ) -> Callable[[PreparedClaim], PreparedClaim]:
-        """Return what brings the claim's record up to date: device nodes and mounts of this boot.
+    def today(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
+        """Return the record with the device nodes and mounts of this boot.
 
         After a reboot a card may have another minor number, or the NVIDIA driver other files. Then
         the metadata is replaced as well: another PCI address, another driver version. As long as
@@ -227,17 +241,13 @@ class FactsReader:
             # The device nodes in the record may be another card's by now.
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         access, shared = self.files.access(devices)
-
-        def updated(current: PreparedClaim) -> PreparedClaim:
-            if not access:
-                return current
-            if rebooted and current.metadata is not None:
-                by_name = {device.name: device for device in devices}
-                metadata = device_metadata.refreshed(current.metadata, by_name)
-                current = replace(current, metadata=metadata)
-            return prepared.refreshed(current, access, shared, boot_id=self.boot_id)
-
-        return updated
+        if not access:
+            return record
+        if rebooted and record.metadata is not None:
+            by_name = {device.name: device for device in devices}
+            metadata = device_metadata.refreshed(record.metadata, by_name)
+            record = replace(record, metadata=metadata)
+        return prepared.refreshed(record, access, shared, boot_id=self.boot_id)
 
     def _policies(
         self, claim: AllocatedClaim, stored_pods: Callable[[], StoredPods], node: Node
@@ -262,7 +272,6 @@ class FactsReader:
                 for pod, stored in stored_pods().items()
             }
 
-        annotated = share_policy.annotated(claim, of_pods)
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -270,10 +279,7 @@ class FactsReader:
             vram_limit=None,
             limiter=True,
         )
-        return [
-            share_policy.of_share(claim, allocation, annotated, defaults)
-            for allocation in claim.allocations
-        ]
+        return share_policy.of_claim(claim, of_pods, defaults)
 
     def _neighbours(
         self,
@@ -285,7 +291,7 @@ class FactsReader:
         """Return the claims that share a container with this claim, as its pods list them.
 
         Some enforcers cannot keep two claims of one container apart (core/kubernetes/
-        resource_claims.py explains why), so admit() refuses the second one. No pod is read if the
+        resource_claims.py explains why), so admit.py refuses the second one. No pod is read if the
         enforcer can tell the claim from others in a container.
 
         Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a`
@@ -296,7 +302,7 @@ class FactsReader:
             ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
-        facts = self.rules.facts(enforcer)
+        facts = self.rules.facts_of(enforcer)
         if not any(each.isolation in facts.mixed for each in policies):
             return ContainerNeighbours()
         if self.pods is None:

@@ -10,32 +10,34 @@ record changes when its claim is prepared, and its limits change
 
 After a start with other rules, recovery has the files follow (recover.py).
 
-No lock is held for this, so several threads, and another instance, may write for one claim at the
-same time, one of them by an older record. Therefore each reads the record again once it has
-written, and starts again if the record is another one by then. Whoever writes last has read the
-newest.
+A file is made of a record outside of the store's lock, since enforcers are asked for that. If it
+differs from what is there, it is written under the lock, and only if its record is still the one
+that it was made of; else it is made of the newer one. So a file is never older than its record by
+more than the call that changed the record, and a claim without a record gets none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Event
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.claims import cdi, device_metadata, lending, prepared
+from tensorfusion_dra.core.claims import admit, cdi, device_metadata, lending, prepared
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer
+from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, Needs
+from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, Remains
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.runtime.loops import Backoff
-from tensorfusion_dra.state.claim_files import ClaimFiles, HostFiles
+from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.claim_files import ClaimFile, ClaimFiles, HostFiles
 from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
@@ -63,11 +65,13 @@ class NodeFiles:
         self._metadata = metadata
         self._host_files = host_files
         self._enforcers = enforcers
+        self._claims_roots = [each.claims_root for each in enforcers.values() if each.claims_root]
 
-    def ensure(self, claim: PreparedClaim) -> int:
-        """Write what is missing or different; return the number of files written.
+    def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim | None, int]:
+        """Write what is missing or different.
 
-        The CDI spec is written last, so that a container that starts with it finds all the rest.
+        Return the record that the files are of by now, and the number of files written. The record
+        is None if the claim was unprepared meanwhile; then nothing is written.
 
         Raises:
             ClaimError: The claim's enforcer is unknown or cannot express its limits, because
@@ -75,33 +79,55 @@ class NodeFiles:
             RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
                 be written.
         """
-        enforcer = enforcers.of_claim(claim, self._enforcers)
+        newest: PreparedClaim | None = claim
+        while newest is not None:
+            claim = newest
+            needs, made = self._made(claim)
+            differing = claim_files.differing(made)
+            if self._host_files.has(needs) and not differing:
+                return claim, 0
+            with store.transaction() as records:
+                newest = records.get(claim.ref.uid)
+                if newest == claim:
+                    self._host_files.provide(needs)
+                    claim_files.write(differing)
+                    return newest, len(differing)
+        return None, 0
+
+    def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ClaimFile]]:
+        """Return what the claim's enforcer needs, and the claim's files as they should be.
+
+        The CDI spec is the last, so that a container that starts with it finds all the rest.
+        """
+        uid, enforcer = claim.ref.uid, enforcers.of_claim(claim, self._enforcers)
         needs = enforcer.needs(claim)
         spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
         if missing := self._host_files.missing(needs):
             raise RetryableError(choice.missing_error(enforcer, missing))
-        self._host_files.provide(needs)
-        uid = claim.ref.uid
-        written = int(self._limits.ensure(uid, prepared.limits_document(claim)))
-        if claim.metadata is not None:
-            for name, document in device_metadata.documents(claim, claim.metadata).items():
-                written += self._metadata.ensure(name, document)
-        return written + self._specs.ensure(uid, spec)
+        described = device_metadata.documents(claim, claim.metadata) if claim.metadata else {}
+        return needs, claim_files.made(
+            (self._limits, uid, prepared.limits_document(claim)),
+            *((self._metadata, name, each) for name, each in described.items()),
+            (self._specs, uid, spec),
+        )
+
+    def pod_folder(self, claim: PreparedClaim) -> str:
+        """Return the folder that a claim shares with others of its pod; "" if none."""
+        enforcer = self._enforcers.get(claim.enforcer)
+        return enforcer.pod_folder(claim) if enforcer else ""
 
     def remove(
         self,
         claim_uid: str,
-        claim: PreparedClaim | None,
-        *,
-        recorded: Callable[[], Sequence[PreparedClaim]] = tuple,
+        claim: PreparedClaim | None = None,
+        recorded: Iterable[PreparedClaim] = (),
     ) -> None:
-        """Remove the claim's files, and its folders unless another claim of its pods needs them.
+        """Remove the claim's files and folder, and that of its pod unless another claim needs it.
 
         Args:
             claim_uid: UID of the claim.
             claim: The claim's record; None if there is none.
-            recorded: Returns all recorded claims; called only if there are folders that claims of
-                the same pods may use as well.
+            recorded: All recorded claims.
 
         Raises:
             RetryableError: A folder cannot be written.
@@ -115,24 +141,12 @@ class NodeFiles:
             metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
         for name in metadata:
             self._metadata.remove(name)
-        own = enforcers.needs_of_record(claim, self._enforcers).folders if claim else ()
-        if own:
-            pods = {pod.name for pod in claim.pods} if claim else set()
-            used = {
-                folder
-                for other in recorded()
-                if other.ref.uid != claim_uid and not pods.isdisjoint(p.name for p in other.pods)
-                for folder in enforcers.needs_of_record(other, self._enforcers).folders
-            }
-            for folder in own:
-                if folder not in used:
-                    self._host_files.remove(folder.path)
-        for root in self._claims_roots():
+        folder = self.pod_folder(claim) if claim else ""
+        beside = (other for other in recorded if folder and other.ref.uid != claim_uid)
+        if folder and all(self.pod_folder(other) != folder for other in beside):
+            self._host_files.remove(folder)
+        for root in self._claims_roots:
             self._host_files.remove(f"{root}/{claim_uid}")
-
-    def has(self, claim_uid: str) -> bool:
-        """Return True if the claim has a limits document, which is written before its spec."""
-        return self._limits.has(claim_uid) or self._specs.has(claim_uid)
 
     def remove_unfinished(self) -> None:
         """Remove temporary files of crashed writes; a write that is running starts again.
@@ -169,19 +183,15 @@ class NodeFiles:
         return found.devices if found is not None else cdi.devices_of(spec)
 
     def claim_uids(self) -> frozenset[str]:
-        """Return the UIDs of all claims that have a file or a folder.
+        """Return the UIDs of all claims that have a file or a folder, without their records.
 
         Raises:
             RetryableError: A folder cannot be read.
         """
-        folders = [self._host_files.names(root) for root in self._claims_roots()]
+        folders = [self._host_files.names(root) for root in self._claims_roots]
         described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
-
-    def _claims_roots(self) -> list[str]:
-        roots = (enforcer.claims_root for enforcer in self._enforcers.values())
-        return [root for root in roots if root]
 
 
 class Upkeep:
@@ -203,23 +213,48 @@ class Upkeep:
         self._enforcers = enforcers
         self._status = status
 
-    def report(self, record: PreparedClaim) -> PreparedClaim:
-        """Report a record whose files are written in the claim's status; return the newest record.
+    def enforceable(self, record: PreparedClaim, facts: ClaimFacts) -> PreparedClaim:
+        """Return a new record that the claim's enforcer can enforce; see admit.enforceable().
+
+        Raises:
+            ClaimError: The enforcer cannot limit such a claim.
+            RetryableError: Nothing on the node would enforce the limits now.
+        """
+        enforcer = enforcers.of_claim(record, self._enforcers)
+        return admit.enforceable(record, enforcer, enforcer.needs(record), facts)
+
+    def write(self, record: PreparedClaim) -> PreparedClaim:
+        """Have the claim's files follow; return the record that they are of.
 
         Raises:
             ClaimError: See NodeFiles.ensure().
             RetryableError: The claim was unprepared meanwhile, or a file cannot be written.
         """
-        written: PreparedClaim | None = record
-        while written is not None:
-            self._status.report(written, reason="")
-            newest = self._store.get(record.ref.uid)
-            if newest == written:
-                return written
-            if newest is not None:
-                self.files.ensure(newest)
-            written = newest
-        self.remove(record.ref, record)
+        newest, _ = self.files.ensure(record, self._store)
+        if newest is None:
+            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+        return newest
+
+    def apply(self, record: PreparedClaim, deadline: float) -> None:
+        """Have the claim's enforcer keep its limits; see Enforcer.apply()."""
+        enforcer = enforcers.of_claim(record, self._enforcers)
+        if enforcer.is_told and deadline != AT_ONCE:
+            operations.enter(Stage.REGISTER)
+        enforcer.apply(record, self._store.claims, deadline)
+
+    def report(self, record: PreparedClaim) -> PreparedClaim:
+        """Report the claim's newest record in its status, and return it.
+
+        Raises:
+            RetryableError: The claim was unprepared meanwhile.
+        """
+        newest: PreparedClaim | None = record
+        while newest is not None:
+            self._status.report(newest, reason="")
+            record, newest = newest, self._store.get(record.ref.uid)
+            if newest == record:
+                return record
+        self._status.forget(record.ref.uid)
         raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
     def follow(self, changed: Sequence[PreparedClaim]) -> None:
@@ -230,36 +265,31 @@ class Upkeep:
         """
         for record in changed:
             try:
-                self.files.ensure(record)
-                newest = self.report(record)
-                enforcer = enforcers.of_claim(newest, self._enforcers)
-                enforcer.apply(newest, self._store.claims, AT_ONCE)
+                self.apply(self.report(self.write(record)), AT_ONCE)
             except (ClaimError, RetryableError) as error:
                 log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
 
+    def release(self, ref: ClaimRef) -> PreparedClaim | None:
+        """Have the claim's enforcer let go; return the claim's record.
+
+        Raises:
+            RetryableError: The enforcer cannot let go now.
+        """
+        record = self._store.get(ref.uid)
+        if record is not None and (enforcer := self._enforcers.get(record.enforcer)):
+            enforcer.release(record, self._store.claims)
+        return record
+
     def remove(
-        self,
-        ref: ClaimRef,
-        record: PreparedClaim | None,
-        recorded: Callable[[], Sequence[PreparedClaim]] = tuple,
+        self, ref: ClaimRef, record: PreparedClaim | None, recorded: Iterable[PreparedClaim]
     ) -> None:
         """Remove what follows from a record, whether or not there is one.
 
         Raises:
             RetryableError: A folder cannot be written.
         """
-        self.files.remove(ref.uid, record, recorded=recorded)
+        self.files.remove(ref.uid, record, recorded)
         self._status.forget(ref.uid)
-
-    def with_remains(self, facts: ClaimFacts, ref: ClaimRef) -> ClaimFacts:
-        """Return the facts of a claim whose record is damaged, with what its files still say.
-
-        Its containers were started with these limits, under this enforcer.
-        """
-        remains = self.files.remains(ref.uid)
-        if remains is None or remains.enforcer not in self._enforcers:
-            return facts
-        return replace(facts, enforcer=remains.enforcer, shown=remains.limits)
 
 
 class LimitChanges:
@@ -325,7 +355,7 @@ class LimitChanges:
             return ()
         devices = catalog.by_name()
         with self._store.transaction() as records:
-            for record in records.claims():
+            for record in list(records.by_uid.values()):
                 today = lending.with_totals(record, devices)
                 if today != record:
                     records.put(today)

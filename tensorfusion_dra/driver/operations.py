@@ -184,6 +184,7 @@ class Operations:
             kind=kind,
             claim=ref,
             ended_at=datetime.now(UTC),
+            seconds=sum(running.seconds_by_stage.values()),
             seconds_by_stage=running.seconds_by_stage,
             last_stage=running.stage,
             result=result,
@@ -221,10 +222,10 @@ class Operations:
 def _share(share: PreparedShare) -> dict[str, object]:
     """Return the share's limits, and what it wanted if that is more."""
     facts: dict[str, object] = {"device": share.device}
-    if share.limit is not None:
-        facts |= {"vram_bytes": share.limit.vram_bytes, "sm_percent": share.limit.sm_percent}
-    if share.memory_clamped:
-        facts["wanted_vram_bytes"] = share.wanted_vram_bytes
-    if share.compute_clamped:
-        facts["wanted_sm_percent"] = share.wanted_sm_percent
+    if limit := share.limit:
+        facts |= {"vram_bytes": limit.vram_bytes, "sm_percent": limit.sm_percent}
+        if limit.vram_bytes < share.wanted_vram_bytes:
+            facts["wanted_vram_bytes"] = share.wanted_vram_bytes
+        if limit.sm_percent < share.wanted_sm_percent:
+            facts["wanted_sm_percent"] = share.wanted_sm_percent
     return facts

@@ -8,16 +8,16 @@ A prepare takes these steps, each of which is a stage in log and metrics:
    from it, without the lock of the store (lookup).
 3. Read everything that a decision needs: policies, pods, devices and their nodes, signs of the
    enforcer (resolve). This may be slow, so nothing is looked up later.
-4. In one transaction of the store, decide by admit(), a pure function on all of this, and put its
-   record (admit, flush).
+4. Build the record of it, and ask the enforcer whether it can keep its limits. In one transaction
+   of the store, check it beside the other records, and put it, which divides the limits (admit,
+   flush).
 5. Have everything follow the record: the claim's files, and those of claims whose limits changed in
-   favour of it (write); the enforcer (register), which nobody waits for in a transaction; the
-   claim's status.
+   favour of it (write); the enforcer (register); the claim's status.
 
 The record is the truth, and the rest follows from it: after a crash between steps 4 and 5, recovery
 or the kubelet's next call does what is left. An unprepare has the enforcer let go of the claim,
 then removes files and record in one transaction. It never asks the API server, and needs no
-readable record.
+readable record. No enforcer is called in a transaction, since one may hang (docs/adr/0070).
 """
 
 import time
@@ -29,12 +29,10 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from tensorfusion_dra.core.claims import admit, isolation, prepared
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims import isolation, prepared
-from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, SilentEnforcerError
+from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -126,18 +124,20 @@ class Preparer:
                 or written now, or nothing on the node would enforce the claim's limits now.
         """
         operations.enter(Stage.RESOLVE)
-        facts = self._facts.of_claim(claim, deadline)
-        if claim.ref.uid in self._store.damaged():
-            facts = self._upkeep.with_remains(facts, claim.ref)
+        is_damaged = claim.ref.uid in self._store.damaged()
+        remains = self._upkeep.files.remains(claim.ref.uid) if is_damaged else None
+        facts = self._facts.of_claim(claim, remains, deadline)
         operations.enter(Stage.ADMIT)
+        record = self._upkeep.enforceable(admit.record(claim, facts), facts)
+        pod_folder = self._upkeep.files.pod_folder
         with self._store.transaction() as records:
             try:
                 # Maybe one of the records is this claim's, prepared by another instance meanwhile.
-                record = admit(claim, facts, records.claims(), records.damaged)
+                admit.check(record, facts, pod_folder, records.by_uid.values(), records.damaged)
             except ClaimError:
                 self._refused.set()
                 raise
-            records.put(record)
+            record = records.put(record)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
         self._upkeep.follow(records.changed())
@@ -153,12 +153,9 @@ class Preparer:
             RetryableError: It does not keep them now, a file cannot be written, or another instance
                 unprepared the claim meanwhile.
         """
-        self._upkeep.files.ensure(record)
-        enforcer = enforcers.of_claim(record, self._facts.rules.enforcers)
-        if enforcer.is_told:
-            operations.enter(Stage.REGISTER)
+        record = self._upkeep.write(record)
         try:
-            enforcer.apply(record, self._store.claims, deadline)
+            self._upkeep.apply(record, deadline)
         except SilentEnforcerError:
             catalog = self._facts.catalog.current()
             devices = catalog.by_name() if catalog else {}
@@ -167,30 +164,29 @@ class Preparer:
                 unlimited = isolation.without_limits(current, devices)
                 if unlimited is None:
                     raise
-                records.put(unlimited)
+                record = records.put(unlimited)
+            record = self._upkeep.write(record)
         return self._upkeep.report(record)
 
     def _updated(
         self, record: PreparedClaim, deadline: float, *, pods: tuple[PodRef, ...]
     ) -> PreparedClaim:
         """Return the record with the device nodes of this boot, and pods that use the claim now."""
-        update = self._facts.update(record, deadline)
-
-        def today(current: PreparedClaim) -> PreparedClaim:
-            # A shared claim may have other pods by now.
-            is_used = bool({*current.pods} & {*pods}) or not pods
-            return update(current if is_used else replace(current, pods=pods))
-
-        if today(record) == record:
-            return record
-        with self._store.transaction() as records:
-            current = records.get(record.ref.uid)
-            if current is None:
-                raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-            records.put(today(current))
-            operations.enter(Stage.FLUSH)
-        operations.enter(Stage.WRITE)
-        return records.get(record.ref.uid) or record
+        newest: PreparedClaim | None = record
+        while newest is not None:
+            record = newest
+            today = self._facts.today(record, deadline)
+            if pods and not {*record.pods} & {*pods}:
+                today = replace(today, pods=pods)  # a shared claim may have other pods by now
+            if today == record:
+                return record
+            with self._store.transaction() as records:
+                newest = records.get(record.ref.uid)
+                if newest == record:
+                    newest = records.put(today)
+                    operations.enter(Stage.FLUSH)
+            operations.enter(Stage.WRITE)
+        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
         """Redo what a reboot undid: its device nodes and mounts, and the files made of them.
@@ -205,7 +201,7 @@ class Preparer:
         """
         with self._locks.locked(ref, deadline):
             if (record := self._store.get(ref.uid)) is not None:
-                self._upkeep.files.ensure(self._updated(record, deadline, pods=()))
+                self._upkeep.write(self._updated(record, deadline, pods=()))
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -254,23 +250,24 @@ class Preparer:
             FatalError: A newer release has written a record.
         """
         operations.enter(Stage.WITHDRAW)
-        if (record := self._store.get(ref.uid)) is not None:
-            enforcer = self._facts.rules.enforcers.get(record.enforcer) or Enforcer()
-            enforcer.release(record, self._store.claims)
+        record = self._upkeep.release(ref)
         with self._store.transaction() as records:
-            # Inside the transaction, so that a folder that a new claim needs as well stays. A crash
-            # after it leaves a record without files, which is prepared or unprepared again; files
-            # without a record would be orphans.
-            self._upkeep.remove(ref, records.get(ref.uid), records.claims)
+            # In this order: a crash leaves a record without files, which is prepared or unprepared
+            # again; files without a record would be orphans.
+            self._upkeep.remove(ref, record, records.by_uid.values())
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        if self._upkeep.files.has(ref.uid):
-            # Somebody who followed changed limits wrote them before the record was removed.
-            with self._store.transaction() as current:
-                if current.get(ref.uid) is None:
-                    self._upkeep.remove(ref, record, current.claims)
         self._upkeep.follow(records.changed())
+
+    def dismiss(self, ref: ClaimRef) -> None:
+        """Give out again what a claim has that is gone, and of which only files are left.
+
+        Raises:
+            RetryableError: The store cannot be written now.
+            FatalError: A newer release has written a record.
+        """
+        self._store.dismiss(ref.uid)
 
     def take_refusal(self) -> bool:
         """Return True if since the last call a claim did not fit beside the recorded ones.

@@ -61,7 +61,7 @@ class RecoveryReport:
 
     Attributes:
         claims: All records.
-        damaged: Devices of the claims whose records cannot be read, by UID.
+        damaged: Devices of the claims whose records are damaged or missing, by UID.
         files_written: Number of files that were missing or damaged.
         rewritten: Records of claims with such files; they may show other limits than before.
         claims_removed: Number of claims without a record whose leftover files were removed.
@@ -221,8 +221,8 @@ class Reconciler:
         for uid, devices in self._found.damaged.items():
             shown = "every GPU of this node" if devices is None else ", ".join(sorted(devices))
             text = (
-                f"the record of claim {uid} was found damaged, expected a readable one; it is "
-                f"rebuilt from the claim, and until then nothing more is given out on {shown}"
+                f"the record of claim {uid} was found damaged or missing, expected a readable one; "
+                f"it is rebuilt from the claim, and until then nothing more is given out on {shown}"
             )
             if self._throttle.is_new(text, key=f"record {uid}"):
                 log.warning("record_damaged", claim_uid=uid, error=text)
@@ -250,9 +250,8 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
     """Write missing or damaged files from the records; remove files without a record.
 
     The folders are empty after a reboot, and a crash can leave a record without files or files
-    without a record. The files of a claim whose record is damaged stay. Every claim has a
-    transaction of its own, because another instance may prepare and unprepare claims at the same
-    time. The API server is not needed.
+    without a record. The files of a claim whose record is damaged stay. Another instance may
+    prepare and unprepare claims at the same time. The API server is not needed.
 
     Raises:
         RetryableError: The store cannot be read now.
@@ -260,29 +259,23 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
     """
     found = RecoveryReport(claims=list(store.claims()), damaged=store.damaged())
     for record in found.claims:
-        uid = record.ref.uid
-        with store.transaction() as records:
-            current = records.get(uid)
-            if current is None:
-                continue
-            if current.boot_id != boot_id:
-                # Its device nodes may be another card's by now, so its files must not name them.
-                found.outdated.append(current.ref)
-                continue
-            try:
-                written = files.ensure(current)
-                found.files_written += written
-                if written:
-                    found.rewritten.append(current)
-            except ClaimError as error:
-                # The files stay as they are: running containers were started with them.
-                found.reasons[uid] = str(error)
-                found.unenforceable.append(current)
-            except RetryableError as error:
-                found.reasons[uid] = f"claim {current.ref}: {error}"
+        if record.boot_id != boot_id:
+            # Its device nodes may be another card's by now, so its files must not name them.
+            found.outdated.append(record.ref)
+            continue
+        try:
+            current, written = files.ensure(record, store)
+            found.files_written += written
+            if current is not None and written:
+                found.rewritten.append(current)
+        except ClaimError as error:
+            # The files stay as they are: running containers were started with them.
+            found.reasons[record.ref.uid] = str(error)
+            found.unenforceable.append(record)
+        except RetryableError as error:
+            found.reasons[record.ref.uid] = f"claim {record.ref}: {error}"
     try:
-        # Within a transaction, since most files are written in one. A new claim's files are not; if
-        # a temporary file of theirs is removed here, they are written again.
+        # Within a transaction, as files are written in one.
         with store.transaction():
             files.remove_unfinished()
         for uid in sorted(files.claim_uids() - {record.ref.uid for record in found.claims}):
@@ -295,7 +288,7 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
                     continue
                 if uid in records.damaged:
                     continue
-                files.remove(uid, None)
+                files.remove(uid)
                 found.claims_removed += 1
     except RetryableError as error:
         found.reasons[""] = str(error)

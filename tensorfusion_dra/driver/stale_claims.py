@@ -21,8 +21,9 @@ A check is one request, so a fleet must not make many of them. Each claim is che
 checked within the next rounds if a claim was refused: the record of a claim that is gone may take
 the room. Urgent claims are checked in every round and before the others: claims that are gone, and
 claims of which only files are left, or a damaged record. Such a claim is prepared again if it is
-present, which rebuilds its record. A claim that cannot be read is no longer urgent, so it keeps no
-other from being checked.
+present, which rebuilds its record. If it is gone and only files are left of it, they take no share
+any more: a node may have joined another cluster. A claim that cannot be read is no longer urgent,
+so it keeps no other from being checked.
 
 Example, with a round each minute and `gone_seconds` 600: claim `a` is deleted, and the kubelet has
 lost its checkpoint. Nobody misses its share for three hours. Then claim `b` is refused, because `a`
@@ -178,6 +179,8 @@ class StaleClaimCollector:
                 self._preparer.prepare([ref], deadline=time.monotonic() + _CALL_SECONDS)
             return
         known.due_at = _URGENT
+        if isinstance(each, ClaimRef):
+            self._preparer.dismiss(ref)
         if not self._node.is_ready():
             for gone in self._known.values():  # the time of each starts again
                 gone.gone_since = None

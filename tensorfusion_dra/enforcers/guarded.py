@@ -9,6 +9,7 @@ this process is; testing.check_enforcer() examines it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
@@ -69,11 +70,16 @@ class GuardedEnforcer(Enforcer):
         self._guard = Lock()  # guards the next
         self._enforcer: Enforcer | None = None
 
-    @property
+    @cached_property
     def facts(self) -> EnforcerFacts:  # type: ignore[override]  # not known before it is loaded
+        """Its facts, read once; the least promises if it cannot be loaded."""
         try:
-            return self._run(self._pure, lambda own: _of_type(own.facts, EnforcerFacts, "facts"))
-        except (_FaultError, ClaimError):
+            return self._run(
+                self._pure,
+                lambda own: _of_type(own.facts, EnforcerFacts, "facts"),
+                budget_seconds=_LOAD_SECONDS,
+            )
+        except (_FaultError, ClaimError, RetryableError):
             return EnforcerFacts()
 
     @property

@@ -5,8 +5,9 @@ and folders of enforcers.
 """
 
 import json
+import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,49 +45,23 @@ class ClaimFiles:
     prefix: str
     mode: int
 
-    def ensure(self, claim_uid: str, document: Document) -> bool:
-        """Write the claim's file unless it has this content; return True if it was written.
-
-        A reader sees the old file or the new one, never a part of one.
-        """
-        path = self._path(claim_uid)
-        objects = [document] if isinstance(document, Mapping) else document
-        # Without indentation, which json would write in Python instead of C: four times as slow.
-        content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
-        with self._errors(path):
-            if _content(path) == content:
-                return False
-            try:
-                # Without a flush: it is rewritten from the records (docs/adr/0055).
-                atomic.write(path, content, mode=self.mode, durable=False)
-            except (FileNotFoundError, IsADirectoryError):
-                # There is no folder yet, or remove_unfinished() took the temporary file away.
-                folders.make(self.folder)
-                _clear(path)
-                atomic.write(path, content, mode=self.mode, durable=False)
-        return True
-
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file; do nothing if there is none."""
-        path = self._path(claim_uid)
-        with self._errors(path):
+        path = self.path(claim_uid)
+        with self.errors(path):
             _clear(path)
             path.unlink(missing_ok=True)
 
-    def has(self, claim_uid: str) -> bool:
-        """Return True if the claim has a file."""
-        return self._path(claim_uid).exists()
-
     def remove_unfinished(self) -> None:
         """Remove temporary files that a crash left; a write that is running starts again."""
-        with self._errors(self.folder):
+        with self.errors(self.folder):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
                     path.unlink(missing_ok=True)
 
     def claim_uids(self) -> frozenset[str]:
         """Return the UIDs of the claims that have a file."""
-        with self._errors(self.folder):
+        with self.errors(self.folder):
             try:
                 found = [path.name for path in self.folder.iterdir()]
             except FileNotFoundError:
@@ -97,23 +72,78 @@ class ClaimFiles:
 
     def read(self, claim_uid: str) -> Any:
         """Return the JSON value in the claim's file; None if there is no file, or no JSON in it."""
-        path = self._path(claim_uid)
-        with self._errors(path):
+        path = self.path(claim_uid)
+        with self.errors(path):
             content = _content(path)
         try:
             return None if content is None else json.loads(content)
         except (ValueError, RecursionError):
             return None
 
-    def _path(self, claim_uid: str) -> Path:
+    def path(self, claim_uid: str) -> Path:
+        """Return where the claim's file is."""
         return self.folder / f"{self.prefix}{claim_uid}.json"
 
     @contextmanager
-    def _errors(self, path: Path) -> Iterator[None]:
+    def errors(self, path: Path) -> Iterator[None]:
+        """Translate errors of the file system; the text has the kind of the file and its path."""
         try:
             yield
         except OSError as error:
             raise RetryableError(f"{self.what} {path}: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFile:
+    """A file as it should be."""
+
+    files: ClaimFiles
+    path: Path
+    content: bytes
+
+
+def made(*documents: tuple[ClaimFiles, str, Document]) -> list[ClaimFile]:
+    """Return the files with these documents, of the claims with these UIDs; write nothing."""
+    found = []
+    for files, claim_uid, document in documents:
+        objects = [document] if isinstance(document, Mapping) else document
+        # Without indentation, which json would write in Python instead of C: four times as slow.
+        content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
+        found.append(ClaimFile(files, files.path(claim_uid), content))
+    return found
+
+
+def differing(files: Iterable[ClaimFile]) -> list[ClaimFile]:
+    """Return those of the files that are not as they should be.
+
+    Raises:
+        RetryableError: One cannot be read.
+    """
+    found = []
+    for file in files:
+        with file.files.errors(file.path):
+            if _content(file.path) != file.content:
+                found.append(file)
+    return found
+
+
+def write(files: Iterable[ClaimFile]) -> None:
+    """Write files in this order. A reader sees an old file or the new one, never a part of one.
+
+    Raises:
+        RetryableError: One cannot be written.
+    """
+    for file in files:
+        path, mode = file.path, file.files.mode
+        with file.files.errors(path):
+            try:
+                # Without a flush: it is rewritten from the records (docs/adr/0055).
+                atomic.write(path, file.content, mode=mode, durable=False)
+            except (FileNotFoundError, IsADirectoryError):
+                # There is no folder yet, or remove_unfinished() took the temporary file away.
+                folders.make(path.parent)
+                _clear(path)
+                atomic.write(path, file.content, mode=mode, durable=False)
 
 
 def cdi_specs(folder: Path) -> ClaimFiles:
@@ -178,6 +208,15 @@ class HostFiles:
                 return f"{socket}: {reason}"
         return ""
 
+    def has(self, needs: Needs) -> bool:
+        """Return True if the folders and texts are there, so that provide() has nothing to do."""
+        try:
+            modes = [os.lstat(folder.path).st_mode for folder in needs.folders]
+            expected = [stat.S_IFDIR | folder.mode for folder in needs.folders]
+            return modes == expected and all(map(_is_written, needs.texts))
+        except OSError:
+            return False
+
     def provide(self, needs: Needs) -> None:
         """Create the folders, set their modes and write the texts.
 
@@ -229,15 +268,22 @@ class HostFiles:
                 return frozenset()
 
 
+def _is_written(file: TextFile) -> bool:
+    path = Path(file.path)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        return mode == _TEXT_MODE and path.read_bytes() == file.text.encode()
+    except FileNotFoundError:
+        return False
+
+
 def _write(file: TextFile) -> None:
     """Write the file unless it has the text; containers that mounted the old file keep that one."""
-    path, content = Path(file.path), file.text.encode()
-    with suppress(FileNotFoundError):
-        if path.read_bytes() == content and stat.S_IMODE(path.stat().st_mode) == _TEXT_MODE:
-            return
-    folders.make(path.parent)
-    # After a power cut the file is written again, before a container can need it.
-    atomic.write(path, content, mode=_TEXT_MODE, durable=False)
+    path = Path(file.path)
+    if not _is_written(file):
+        folders.make(path.parent)
+        # After a power cut the file is written again, before a container can need it.
+        atomic.write(path, file.text.encode(), mode=_TEXT_MODE, durable=False)
 
 
 @contextmanager

@@ -21,16 +21,18 @@ removed claim A, and bring A back: B is answered after a flush of the folder tha
 file was unlinked. Nor does a change need room where it has to work on a full disk: to unlink a
 file, and to make the lock file longer, take none.
 
-A record that cannot be read never frees its share. While this process knows the record, check()
-writes it again. Else it is damaged: devices_of() finds from other files which devices it has a
-share of, and admit() and lending.py treat these as full until the record is put again or removed.
+A record that is damaged or missing never frees its share. While this process knows the record,
+check() writes it again. Else the claim counts as damaged, also if only its other files show that
+there was a record, until the API server says that this claim is gone. devices_of() finds in these
+files which devices it has a share of, and admit.py and lending.py treat these as full until the
+record is put again or removed.
 """
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -93,34 +95,37 @@ class Transaction:
         self.read.add(claim_uid)
         return self.by_uid.get(claim_uid)
 
-    def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of this node."""
-        return list(self.by_uid.values())
+    def put(self, claim: PreparedClaim) -> PreparedClaim:
+        """Add the record, or replace an older one of the same UID, and divide its devices again.
 
-    def put(self, claim: PreparedClaim) -> None:
-        """Add the record, or replace an older one of the same UID, and divide its devices again."""
+        Return it with its limits. A new one comes after all claims on its devices.
+        """
         uid = claim.ref.uid
         devices = {share.device for share in claim.shares}
         before = self._taken_out(uid)
+        if not claim.sequence:
+            others = frozenset().union(*(self.tenants.get(device, ()) for device in devices))
+            last = max((self.by_uid[other].sequence for other in others), default=0)
+            claim = replace(claim, sequence=last + 1)
         self.by_uid[uid] = claim
         for device in devices:
             self.tenants[device] = self.tenants.get(device, frozenset()) | {uid}
         self.removed.discard(uid)
         self.rebuilt += uid in self._before.damaged
-        self._divide(lending.united([before, devices]))
+        self._divide(*before, devices)
         # After those of other claims: what these are granted for good holds without this one.
         self.written.pop(uid, None)
         self.written[uid] = None
+        return self.by_uid[uid]
 
     def remove(self, claim_uid: str) -> None:
         """Remove the record, damaged or not, and divide its devices again.
 
         Even if there is none: another call may have removed it, whose flush is still to come.
         """
-        devices = self._taken_out(claim_uid)
         self.written.pop(claim_uid, None)
         self.removed.add(claim_uid)
-        self._divide(devices)
+        self._divide(*self._taken_out(claim_uid))
 
     def changed(self) -> Sequence[PreparedClaim]:
         """Return the claims that were recorded before, and whose limits the block has changed."""
@@ -133,20 +138,20 @@ class Transaction:
             != [share.limit for share in before[uid].shares]
         ]
 
-    def _taken_out(self, claim_uid: str) -> Devices:
-        """Take a record out; return the devices of its shares."""
+    def _taken_out(self, claim_uid: str) -> tuple[Devices, Devices]:
+        """Take a record out; return its devices if it was damaged, and those of its shares."""
         claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
         for device in devices:
             self.tenants[device] -= {claim_uid}
-        return lending.united([self.damaged.pop(claim_uid, frozenset()), devices])
+        return self.damaged.pop(claim_uid, frozenset()), devices
 
-    def _divide(self, devices: Devices) -> None:
+    def _divide(self, *several: Devices) -> None:
+        devices = lending.united(several)
         each = self.tenants.keys() if devices is None else devices
         found = frozenset().union(*(self.tenants.get(device, ()) for device in each))
         concerned = [self.by_uid[uid] for uid in sorted(found)]
-        full = lending.united(self.damaged.values())
-        divided = lending.redistribute_limits(concerned, self._rules, devices, full)
+        divided = lending.divided(concerned, self._rules, devices, self.damaged.values())
         for old, new in zip(concerned, divided, strict=True):
             self.by_uid[new.ref.uid] = new
             if [share.granted for share in new.shares] != [share.granted for share in old.shares]:
@@ -168,22 +173,26 @@ class ClaimStore:
         *,
         rules: LendingRules,
         devices_of: Callable[[str], Devices] = lambda _: None,
+        with_files: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Open the store in this folder, or create one, and finish what a crash has left.
 
         Args:
             folder: The driver's data folder.
             rules: By which limits are divided.
-            devices_of: Returns the devices of a claim by its UID, from other files than its record.
+            devices_of: Returns the devices of a claim by its UID, from other files than its record;
+                None if they do not say so.
+            with_files: Returns the UIDs of the claims that have such files.
 
         Raises:
             FatalError: The folder has the database of an earlier release. Nothing is changed.
         """
         _refuse_old(folder)
         self._folder = folder / FOLDER
-        self._rules, self._devices_of = rules, devices_of
+        self._rules, self._devices_of, self._with_files = rules, devices_of, with_files
         self._mutex = Lock()  # guards all below; _known is replaced as a whole
         self._known: _Known | None = None
+        self._dismissed: set[str] = set()  # UIDs whose files count for no share
         self._counted = 0  # 1 while a change has been counted that _known does not have yet
         self._unflushed: set[str] = set()  # UIDs whose `.new` is not finished
         self.restored = 0
@@ -223,7 +232,7 @@ class ClaimStore:
         return sorted(self._current().claims.values(), key=lambda claim: claim.ref.uid)
 
     def damaged(self) -> Mapping[str, Devices]:
-        """Return the devices of the claims whose records cannot be read, by UID."""
+        """Return the devices of the claims whose records are damaged or missing, by UID."""
         return self._current().damaged
 
     @contextmanager
@@ -248,11 +257,19 @@ class ClaimStore:
     def check(self) -> None:
         """Write the records again whose files are missing or damaged, or of an older format."""
         with self.transaction() as step:
-            for claim in step.claims():
+            for claim in step.by_uid.values():
                 if not self._is_stored(claim):
                     log.warning("record_restored", claim=str(claim.ref), claim_uid=claim.ref.uid)
                     step.written[claim.ref.uid] = None
                     self.restored += 1
+
+    def dismiss(self, claim_uid: str) -> None:
+        """Count a claim no longer of which only files are left: it is gone at the API server."""
+        with self.transaction() as step:
+            if not (self._folder / f"{claim_uid}{WRITTEN}").exists():
+                self._dismissed.add(claim_uid)
+                if claim_uid in step.damaged:
+                    step.remove(claim_uid)
 
     def close(self) -> None:
         """Close the lock file; nothing is left to write."""
@@ -278,8 +295,13 @@ class ClaimStore:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
-        full = lending.united(damaged.values())
-        claims = lending.divided(list(found.claims.values()), self._rules, full)
+        others = {*self._with_files()} - self._dismissed
+        for uid in sorted(others - found.claims.keys() - damaged.keys()):
+            if (devices := self._devices_of(uid)) is not None:
+                damaged[uid] = devices
+        claims = lending.divided(
+            list(found.claims.values()), self._rules, damaged=damaged.values(), is_read=True
+        )
         tenants: dict[str, frozenset[str]] = {}
         for claim in claims:
             for share in claim.shares:
@@ -302,8 +324,13 @@ class ClaimStore:
                 tenants=step.tenants,
                 damaged=step.damaged,
             )
-            for uid in step.written:
-                _write_new(self._folder / f"{uid}{NEW}", claim_records.content(known.claims[uid]))
+            try:
+                self._write_records(step)
+            except FileNotFoundError:  # somebody has removed the folder, with all records
+                self._folder.mkdir(mode=0o700)
+                atomic.sync_folder(self._folder.parent)
+                step.written.update(dict.fromkeys(step.by_uid))
+                self._write_records(step)
             for uid in step.removed:
                 (self._folder / f"{uid}{NEW}").unlink(missing_ok=True)
                 (self._folder / f"{uid}{WRITTEN}").unlink(missing_ok=True)
@@ -312,10 +339,15 @@ class ClaimStore:
             raise
         else:
             self._unflushed = (self._unflushed | step.written.keys()) - step.removed
+            self._dismissed -= step.written.keys()
             self.restored += step.rebuilt
             self._known = known
         finally:
             self._counted = 0
+
+    def _write_records(self, step: Transaction) -> None:
+        for uid in step.written:
+            _write_new(self._folder / f"{uid}{NEW}", claim_records.content(step.by_uid[uid]))
 
     def _finish(self, uid: str) -> None:
         """Return once the record would survive a power cut, or is removed."""

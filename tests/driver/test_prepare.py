@@ -66,17 +66,17 @@ def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(
     assert env <= {*limits["containerEdits"]["env"]}
 
 
-def test_repeated_call_reads_the_claim_again_needs_no_lock_and_restores_the_spec(
+def test_repeated_call_reads_the_claim_again_needs_no_lock_or_restores_the_spec(
     setup: Setup, ref: ClaimRef, other: Setup
 ) -> None:
     first, files = setup.prepare(ref), setup.files()
-    (setup.cdi_folder / spec_file(ref.uid)).unlink()
 
     with other.store.transaction():
-        again = setup.prepare(ref)
+        assert setup.prepare(ref) == first
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()
 
-    assert (again, setup.files()) == (first, files)
-    assert setup.claims.fetched == ["default/a", "default/a"]
+    assert (setup.prepare(ref), setup.files()) == (first, files)
+    assert setup.claims.fetched == ["default/a"] * 3
 
 
 def test_everything_is_read_before_the_store_is_locked(
@@ -504,7 +504,7 @@ def test_files_are_those_of_the_newest_record(
     first = put_annotated_claim(setup, "a", WANTS_ALL, tflops="1", vram="20Gi")
     second = put_claim(setup, "b", share_result(tflops="1", vram="50Gi"))
     by = other if by_another_instance else setup
-    setup.host_files.before_provide = lambda: by.prepare(second)
+    setup.host_files.before_write = lambda: by.prepare(second)
 
     (share,) = setup.prepared(first).shares
 
@@ -515,7 +515,7 @@ def test_files_are_those_of_the_newest_record(
 def test_claim_that_another_instance_unprepared_leaves_no_files(
     setup: Setup, ref: ClaimRef, other: Setup
 ) -> None:
-    setup.host_files.before_provide = lambda: other.unprepare(ref)
+    setup.host_files.before_write = lambda: other.unprepare(ref)
 
     assert setup.refused(ref) == "claim default/a: it was unprepared meanwhile"
 
@@ -523,22 +523,15 @@ def test_claim_that_another_instance_unprepared_leaves_no_files(
 
 
 def test_claim_whose_limits_are_followed_while_it_is_unprepared_leaves_no_files(
-    setup: Setup, ref: ClaimRef, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, ref: ClaimRef
 ) -> None:
-    """In the moment between the removal of its files and that of its record."""
-    to_follow = [setup.prepared(ref)]
-    remove = setup.node_files.remove
+    record = setup.prepared(ref)
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()  # so that following has something to write
+    setup.host_files.before_write = lambda: setup.unprepare(ref)
 
-    def remove_and_follow(*arguments: Any, **more: Any) -> None:
-        remove(*arguments, **more)
-        while to_follow:
-            setup.upkeep().follow([to_follow.pop()])
-            assert setup.spec_of(ref) is not None
+    setup.upkeep().follow([record])
 
-    monkeypatch.setattr(setup.node_files, "remove", remove_and_follow)
-    assert setup.unprepare(ref) == {ref.uid: None}
-
-    assert (to_follow, setup.files()) == ([], {})
+    assert (setup.files(), setup.store.claims()) == ({}, [])
 
 
 def test_temporary_file_that_a_recovery_removed_is_written_again(
@@ -552,7 +545,7 @@ def test_temporary_file_that_a_recovery_removed_is_written_again(
         other.node_files.remove_unfinished()
         fchmod(descriptor, mode)
 
-    setup.host_files.before_provide = lambda: monkeypatch.setattr(os, "fchmod", recover_before)
+    setup.host_files.before_write = lambda: monkeypatch.setattr(os, "fchmod", recover_before)
 
     setup.prepared(ref)
 

@@ -1,5 +1,6 @@
 """Recovery of files and records, at the start and while the node runs, and damage to a record."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,11 +18,12 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.state.claim_store import ClaimStore
+from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
-from tests.support.ports import EventsInMemory
+from tests.support.ports import EventsInMemory, OneNode
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -37,6 +39,7 @@ from tests.support.prepared_node import (
     share_result,
     simulated_inventory,
     spec_file,
+    use_real_cards,
 )
 from tests.support.stores import file_of
 from tests.support.waiting import eventually
@@ -275,7 +278,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 ) -> None:
     after = change(node)
     with after.store.transaction() as transaction:
-        for claim in transaction.claims():
+        for claim in list(transaction.by_uid.values()):
             transaction.put(replace(claim, boot_id="boot-0"))
 
     with capture_logs() as logs, reconciling(after):
@@ -477,6 +480,77 @@ def test_damage_while_the_node_runs_is_undone_without_a_claim(setup: Setup, held
     assert setup.claims.fetched.count(str(held)) == 1
 
 
+def halves(node: Setup, *names: str) -> list[ClaimRef]:
+    """Store claims of these names, each for half of GPU 0."""
+    return [put_claim(node, name, share_result(vram="40Gi")) for name in names]
+
+
+def test_folder_of_the_records_that_is_removed_beside_a_running_node_is_written_again(
+    setup: Setup,
+) -> None:
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepared(a)
+    records = setup.folder / "plugin" / FOLDER
+    before = file_of(setup.folder / "plugin", a.uid).read_bytes()
+
+    shutil.rmtree(records)
+    setup.prepared(b)
+
+    assert file_of(setup.folder / "plugin", a.uid).read_bytes() == before
+    shutil.rmtree(records)
+    assert "vram: found 40Gi plus 80Gi in use" in setup.refused(third)
+    setup.store.check()
+    assert {path.name for path in records.iterdir()} == {f"{ref.uid}.json" for ref in (a, b)}
+
+
+@pytest.mark.parametrize("lost", [(), ("limits",)], ids=["limits document", "CDI spec"])
+def test_gpus_of_claims_of_which_only_files_are_left_take_no_claim_until_they_are_prepared(
+    setup: Setup, lost: tuple[str, ...]
+) -> None:
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepare(a, b)
+    records, files = setup.store.claims(), setup.files()
+    shutil.rmtree(setup.folder / "plugin" / FOLDER)
+    if lost:
+        shutil.rmtree(setup.limits_folder)
+
+    after = setup.restarted()
+
+    after.recover()
+    text = after.refused(third)
+    first = min(a.uid, b.uid)
+    assert f"{GPU_0}: found the record of claim {first} damaged or missing" in text
+    after.prepared(put_claim(after, "beside", share_result(GPU_1)))
+    for ref in (a, b):
+        after.prepared(ref)  # by the kubelet or the reconciler
+    assert "in use" in after.refused(third)
+    assert all(record in after.store.claims() for record in records)
+    assert after.store.damaged() == {}
+    assert files.items() <= after.files().items()
+
+
+def test_files_of_claims_of_an_earlier_cluster_take_a_gpu_only_until_the_api_server_is_asked(
+    setup: Setup,
+) -> None:
+    """As after kubeadm reset, which removes the data folder and stops no node."""
+    a, b, third = halves(setup, "a", "b", "third")
+    setup.prepare(a, b)
+    shutil.rmtree(setup.folder / "plugin" / FOLDER)
+    for ref in (a, b):
+        del setup.claims.stored[str(ref)]
+
+    after = setup.restarted()
+
+    assert "damaged or missing" in after.refused(third)
+    stale_claims = StaleClaimCollector(
+        after.claims, OneNode(), after.preparer, gone_seconds=600, check_seconds=600
+    )
+    stale_claims.collect(after.recover().unknown)
+    after.prepared(third)
+    assert after.store.damaged() == {}
+    assert after.spec_of(a) is not None  # its containers may be ending
+
+
 def test_unprepare_without_a_readable_record_leaves_nothing(setup: Setup, held: ClaimRef) -> None:
     after = restarted_with_damage(setup, held)
 
@@ -518,6 +592,21 @@ def test_rebuilt_record_has_the_enforcer_and_the_fixed_limit_of_the_running_cont
     (share,) = rebuilt.shares
     assert (rebuilt.enforcer, share.limit, share.granted) == (HAMI_CORE.name, limit, limit)
     assert limits_of(after, ref) == shown
+
+
+def test_rebuilt_claim_of_a_whole_card_without_limits_counts_once(setup: Setup) -> None:
+    """It is recorded once, so without limits at once: each put counts."""
+    use_real_cards(setup)
+    setup.host_files.absent.add("/run/tensor-fusion/libcuda_limiter.so")
+    whole = put_claim(setup, "whole", share_result(tflops="312", vram="80Gi"))
+    assert setup.prepared(whole).shares[0].limit is None
+
+    after = restarted_with_damage(setup, whole)
+    use_real_cards(after)
+    after.host_files.absent |= setup.host_files.absent
+
+    assert after.prepared(whole).shares[0].limit is None
+    assert after.store.restored == 1
 
 
 def test_pool_that_changed_to_hard_isolation_keeps_what_is_rebuilt(setup: Setup) -> None:

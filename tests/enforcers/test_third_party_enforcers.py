@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,22 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import (
+    Edits,
     EnforcerFacts,
     EnforcerSettings,
     Needs,
     Sign,
     SilentEnforcerError,
 )
+from tensorfusion_dra.core.claims.index_limits import limits as limits_by_index
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation
@@ -32,9 +37,17 @@ from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_facts
 from tests.support.installed_packages import install
-from tests.support.prepared_node import Setup, put_claim, share_result, use_real_cards
+from tests.support.prepared_node import (
+    Setup,
+    put_annotated_claim,
+    put_claim,
+    share_result,
+    spec_file,
+    use_real_cards,
+)
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
+VRAM_LIMIT = "tensor-fusion.ai/vram-limit"
 FOLDER = "/run/tensor-fusion/another"
 SETTINGS = EnforcerSettings(folder=FOLDER, claims_root=f"{FOLDER}/claims")
 NODE = node_facts(gpu())
@@ -69,6 +82,19 @@ def test_members_that_are_left_out_promise_least_and_others_count() -> None:
     enforcer.release(CLAIM, tuple)
     own = EnforcerFacts(enforces_hard=True, counts_by_pid=False, fixed=frozenset())
     assert guarded(variant(facts=own)).facts == own
+
+
+def test_facts_are_read_once() -> None:
+    read: list[EnforcerFacts] = []
+
+    def facts(_self: Another) -> EnforcerFacts:
+        read.append(EnforcerFacts(enforces_hard=not read))
+        return read[-1]
+
+    enforcer = guarded(variant(facts=property(facts)))
+
+    assert [enforcer.facts.enforces_hard for _ in range(3)] == [True] * 3
+    assert len(read) == 1
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -270,3 +296,95 @@ def test_claim_is_prepared_judged_and_unprepared_with_it(node: Setup) -> None:
     assert (found.state, found.reason) == (State.ENFORCED, "SixthDaemon")
     assert node.unprepare(ref) == {ref.uid: None}
     assert world["kept"] == {}
+
+
+# Limits that are divided among the claims of a card, with an enforcer that can change them
+
+
+def lending(node: Setup, **members: Any) -> GuardedEnforcer:
+    """Have the node's new claims get an enforcer whose limits are lent."""
+    facts = EnforcerFacts(fixed=frozenset(), enforces_memory=True)
+    enforcer = guarded(variant(facts=facts, **members))
+    node.enforcers[enforcer.name] = enforcer
+    node.use(enforcer=enforcer)
+    return enforcer
+
+
+def put_wanting(node: Setup, name: str, vram: str, limit: str) -> ClaimRef:
+    return put_annotated_claim(node, name, {VRAM_LIMIT: limit}, tflops="1", vram=vram)
+
+
+def gib_by_name(node: Setup) -> dict[str, float]:
+    shares = [(claim.ref.name, share) for claim in node.store.claims() for share in claim.shares]
+    return {name: share.limit.vram_bytes / GIB for name, share in shares if share.limit}
+
+
+def test_divided_limits_are_in_the_answer_in_the_spec_and_in_what_the_enforcer_is_asked(
+    setup: Setup,
+) -> None:
+    asked: dict[str, int] = {}
+
+    def edits(self: Another, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
+        (limit,) = limits_by_index(shares)
+        asked[claim.ref.name] = limit.vram_bytes
+        return Another.edits(self, claim, shares)
+
+    lending(setup, edits=edits)
+    a = setup.prepared(put_wanting(setup, "a", "20Gi", "60Gi"))
+    b = setup.prepared(put_wanting(setup, "b", "30Gi", "70Gi"))
+
+    assert gib_by_name(setup) == {"a": 50, "b": 30}
+    assert asked == {"a": 50 * GIB, "b": 30 * GIB}
+    assert b.shares[0].limit == Limit(sm_percent=1, vram_bytes=30 * GIB)
+    for claim, gib in ((a, 50), (b, 30)):
+        assert f"ANOTHER_MEMORY_0={gib * GIB}" in str(setup.spec_of(claim.ref))
+
+
+def test_claim_whose_divided_limit_its_enforcer_refuses_gets_no_file_and_no_more_of_the_card(
+    setup: Setup,
+) -> None:
+    """The enforcer breaks the contract, which testing.check_enforcer() would tell."""
+
+    def needs(_self: Another, claim: PreparedClaim) -> Needs:
+        if any(share.limit.vram_bytes < 50 * GIB for share in claim.shares if share.limit):
+            raise ClaimError("found less than 50Gi, expected more")
+        return Needs()
+
+    lending(setup, needs=needs)
+    setup.prepared(put_wanting(setup, "a", "20Gi", "60Gi"))
+    b = put_wanting(setup, "b", "10Gi", "70Gi")
+
+    assert setup.refused(b) == "found less than 50Gi, expected more"
+
+    assert gib_by_name(setup) == {"a": 60, "b": 20}
+    assert setup.spec_of(b) is None
+    assert [claim.ref for claim in setup.recover().unenforceable] == [b]
+    setup.unprepare(b)
+    assert gib_by_name(setup) == {"a": 60}
+
+
+def test_nothing_of_it_runs_under_the_lock_of_the_store(setup: Setup) -> None:
+    """Else the other instance could not take the lock, and the call would fail after 5 seconds."""
+    calls: list[str] = []
+
+    def alone(name: str) -> Callable[..., Any]:
+        def member(self: Another, *arguments: Any) -> Any:
+            with other.store.transaction():
+                calls.append(name)
+            return getattr(Another, name)(self, *arguments)
+
+        return member
+
+    names_of_calls = ("needs", "edits", "apply", "release")
+    other = Setup(setup.folder, setup.claims)
+    lending(setup, **{name: alone(name) for name in names_of_calls})
+    a = put_wanting(setup, "a", "20Gi", "60Gi")
+    for ref in (a, put_wanting(setup, "b", "30Gi", "70Gi"), a):
+        setup.prepared(ref)
+    (setup.cdi_folder / spec_file(a.uid)).unlink()
+    found = setup.recover()
+    setup.limit_changes().divide()
+    assert setup.unprepare(a) == {a.uid: None}
+
+    assert (found.files_written, found.reasons) == (1, {})
+    assert {*calls} == {*names_of_calls}

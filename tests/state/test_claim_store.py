@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
@@ -43,6 +44,9 @@ from tests.support.stores import (
 )
 from tests.support.tally import portion
 from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+FORMAT_1 = Path(__file__).parent / "format_1"
+"""Records that commit 7b482ca8 wrote, with its store."""
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -99,7 +103,11 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
             records.remove("uid-a")
             records.put(b)
 
-            assert (records.get("uid-a"), records.get("uid-b"), records.claims()) == (None, b, [b])
+            assert (records.get("uid-a"), records.get("uid-b"), [*records.by_uid.values()]) == (
+                None,
+                b,
+                [b],
+            )
 
 
 def test_failed_transaction_changes_nothing(tmp_path: Path) -> None:
@@ -130,7 +138,7 @@ def test_changed_limits_of_others_are_known_and_only_the_one_record_is_written(
         before = files(tmp_path)
 
         with store.transaction() as records:
-            records.put(claim_admission(b, on=NODE, beside=records.claims()))
+            records.put(claim_admission(b, on=NODE, beside=records.by_uid.values()))
         changed = [claim.ref.name for claim in records.changed()]
         with store.transaction() as records:
             records.get("uid-a")
@@ -195,6 +203,22 @@ def test_next_release_reads_this_ones_records_and_this_one_refuses_the_nexts(
     assert files(tmp_path) == before
 
 
+def test_records_that_the_first_build_of_format_1_wrote_are_written_back_as_they_were(
+    tmp_path: Path,
+) -> None:
+    """Of lent and fixed limits, two cards, admin access and device metadata."""
+    before = {path.name: path.read_bytes() for path in FORMAT_1.iterdir()}
+    shutil.copytree(FORMAT_1, tmp_path / claim_store.FOLDER)
+
+    for name, content in before.items():
+        assert claim_records.content(claim_records.read(FORMAT_1 / name)) == content
+    with opened(tmp_path) as store:
+        claims = store.claims()
+        put(store, *claims)
+        assert store.claims() == claims
+    assert files(tmp_path) == before
+
+
 def test_start_with_the_database_of_earlier_releases_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite3").write_bytes(b"SQLite format 3")
 
@@ -245,7 +269,7 @@ def test_two_instances_never_allocate_the_same_capacity_twice(tmp_path: Path) ->
                 claim = allocated_claim(f"{name}-{number}", wanted)
                 try:
                     with store.transaction() as records:
-                        records.put(claim_admission(claim, on=NODE, beside=records.claims()))
+                        records.put(claim_admission(claim, on=NODE, beside=records.by_uid.values()))
                 except ClaimError as error:
                     return admitted, str(error)
                 admitted.append(claim.ref.uid)
@@ -342,7 +366,7 @@ def test_record_is_visible_while_it_is_flushed_and_others_do_not_wait(
         flushing(disk, lambda: put(store, recorded_claim("a"))) as thread,
     ):
         with other.transaction() as records:
-            seen = [claim.ref.uid for claim in records.claims()]
+            seen = [claim.ref.uid for claim in records.by_uid.values()]
         assert (seen, uids(store), thread.is_alive()) == (["uid-a"], ["uid-a"], True)
         assert sorted(files(tmp_path)) == ["uid-a.new"]
 

@@ -201,11 +201,12 @@ class HostFilesInMemory(HostFiles):
     """Files and sockets of an enforcer that all exist unless a test adds them to `absent`.
 
     Attributes:
-        before_provide: Called once, by the next call, which is between a claim's record and files.
+        before_write: Called once, after a claim's files were made of its record, before they are
+            written.
     """
 
     def __init__(self) -> None:
-        self.before_provide: Callable[[], object] = lambda: None
+        self.before_write: Callable[[], object] = lambda: None
         self.absent: set[str] = set()
         self.folders: set[str] = set()
         self.texts: dict[str, str] = {}
@@ -214,9 +215,14 @@ class HostFilesInMemory(HostFiles):
         lacking = (each for each in (*needs.files, *needs.sockets) if each in self.absent)
         return next((f"{file}: No such file or directory" for file in lacking), "")
 
-    def provide(self, needs: Needs) -> None:
-        act, self.before_provide = self.before_provide, lambda: None
+    def has(self, needs: Needs) -> bool:
+        act, self.before_write = self.before_write, lambda: None
         act()
+        texts = {file.path: file.text for file in needs.texts}
+        folders = {folder.path for folder in needs.folders}
+        return folders <= self.folders and texts.items() <= self.texts.items()
+
+    def provide(self, needs: Needs) -> None:
         self.folders |= {folder.path for folder in needs.folders}
         self.texts |= {file.path: file.text for file in needs.texts}
 

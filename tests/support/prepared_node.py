@@ -3,7 +3,7 @@
 import json
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts, Sign
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
@@ -85,6 +85,22 @@ class RecordingReporter(StatusReporter):
         self.changed.append(claim.ref.name)
 
 
+class FactsOf(Mapping[str, EnforcerFacts]):
+    """Facts of enforcers, also of those that a test adds later."""
+
+    def __init__(self, enforcers: Mapping[str, Enforcer]) -> None:
+        self._enforcers = enforcers
+
+    def __getitem__(self, name: str) -> EnforcerFacts:
+        return self._enforcers[name].facts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._enforcers)
+
+    def __len__(self) -> int:
+        return len(self._enforcers)
+
+
 class Setup:
     """A node's preparer; restarted() returns a new one on the same disk."""
 
@@ -109,7 +125,10 @@ class Setup:
         self.describes_devices = describes_devices
         self.host_files = host_files or HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
-        self.rules = LendingRules(enforcers=self.enforcers, overcommit_limits=overcommit_limits)
+        self.rules = LendingRules(
+            facts=FactsOf(self.enforcers),
+            overcommit_limits=overcommit_limits,
+        )
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
@@ -118,7 +137,10 @@ class Setup:
             self.enforcers,
         )
         self.store = ClaimStore(
-            folder / "plugin", rules=self.rules, devices_of=self.node_files.devices_of
+            folder / "plugin",
+            rules=self.rules,
+            devices_of=self.node_files.devices_of,
+            with_files=self.node_files.claim_uids,
         )
         # As the end of a process does: most tests do not stop their nodes.
         weakref.finalize(self, self.store.close)

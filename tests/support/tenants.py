@@ -51,7 +51,7 @@ class Card:
         self._redistribute()
 
     def _redistribute(self) -> None:
-        regranted = lending.redistribute_limits(self.claims(), self.node.rules)
+        regranted = lending.divided(self.claims(), self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
     def claims(self) -> Sequence[PreparedClaim]:

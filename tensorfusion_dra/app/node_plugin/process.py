@@ -130,7 +130,12 @@ class NodePlugin:
         )
         rules = node_parts.lending_rules(settings, enforcers)
         boot_id = node_parts.boot_id(settings)
-        self._store = ClaimStore(settings.data_folder, rules=rules, devices_of=files.devices_of)
+        self._store = ClaimStore(
+            settings.data_folder,
+            rules=rules,
+            devices_of=files.devices_of,
+            with_files=files.claim_uids,
+        )
         supervisor.on_stop(self._store.close)
         self._reconciler = Reconciler(
             self._store, files, boot_id=boot_id, seconds=max(1.0, 2 * settings.poll_seconds)

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 import structlog
 
@@ -27,17 +27,6 @@ class _Libraries(logging.Handler):
         )
 
 
-def _escaped(value: Any) -> Any:
-    """Return the value with each text as one printable line."""
-    if isinstance(value, str):
-        return printable.one_line(value)
-    if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
-    return value
-
-
 def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
     """Write all log lines of this process to the stream, by default stderr.
 
@@ -58,7 +47,7 @@ def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             # Before the next one, because a traceback keeps its lines.
-            lambda _logger, _method, facts: _escaped(facts),
+            lambda _logger, _method, facts: printable.escaped(facts),
             structlog.processors.format_exc_info,
             renderer,
         ],

@@ -61,7 +61,7 @@ def node(settings: Settings) -> Node:
 def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     """Return every enforcer by name; a claim keeps the enforcer it was prepared with.
 
-    Those of other packages are imported when a claim or the settings name them.
+    Those of other packages are imported when their facts are read, or anything else of them.
     """
     own: dict[str, Enforcer] = {
         name: registered.kind(name).from_settings(_enforcer_settings(settings, name))
@@ -146,7 +146,7 @@ def lending_rules(settings: Settings, every: Mapping[str, Enforcer]) -> LendingR
     return LendingRules(
         overcommit_limits=settings.overcommit_limits,
         factor=settings.lending_factor,
-        enforcers=every,
+        facts={name: enforcer.facts for name, enforcer in every.items()},
     )
 
 
@@ -298,9 +298,8 @@ def recorded(settings: Settings) -> Sequence[PreparedClaim]:
             f"claim record {settings.data_folder / claim_store.FOLDER / uid}.json: {reason}, "
             "expected a readable one; the node plugin rebuilds it from its claim"
         )
-    return lending.divided(
-        list(found.claims.values()), lending_rules(settings, enforcers(settings))
-    )
+    rules = lending_rules(settings, enforcers(settings))
+    return lending.divided(list(found.claims.values()), rules, is_read=True)
 
 
 def verdicts_now(

@@ -1,41 +1,44 @@
-"""admit(): whether a claim may have its devices beside the recorded claims, and what it gets.
+"""Admission to a node: the record of a claim, and whether it may be kept beside the other records.
 
 The scheduler decides first. But two claims can reach a node with the same share (a force-deleted
 pod, an older scheduler, a hand-written status), and this is the last place to notice. All rules
-are here or called from here, on plain values; the driver calls it inside a transaction of the
-store, so that of two claims that are prepared at the same time one is refused.
+are here or called from here, on plain values.
 
-Every allocation of the claim is checked. If one of them fails, the whole claim is refused.
+record() needs no other claim. It builds the record with everything but its place among the claims
+of its cards, which the store adds when it is put: its sequence, and its part of what is lent.
 
-0. Nobody knows what a damaged record holds of its devices, so they count as full, until the record
-   is rebuilt from its claim. A claim whose own record is damaged was admitted before, so this check
-   does not concern it.
 1. Its pool and device are this node's.
 2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
    the whole device.
 3. Its limits are at least what it consumes (see lending.py).
-4. If a tenant chose its isolation, the tenant may do so (see isolation.py).
-5. Its amounts fit into the device beside the other shares, including those that come earlier in
-   the same claim.
-6. Its isolation is compatible with that of the other shares, and the claim has a single mode.
+4. If a tenant chose its isolation, the tenant may do so (see isolation.py). The claim has a single
+   mode.
 
-Admin access consumes nothing and has no limits, so only the first check applies to it.
+enforceable() is about the node:
 
-A claim that fits becomes a record with its device nodes and limits. Its request may take back what
-was lent to other claims (see lending.py); the store computes their limits when it is put. Then the
-claim as a whole is checked:
+5. Something on the node enforces its limits; a claim for whole cards does without limits instead.
 
-7. Something on the node enforces its limits; a claim for whole cards does without limits instead.
+check() is called inside a transaction of the store, so that of two claims that are prepared at the
+same time one is refused:
+
+6. Nobody knows what a damaged record holds of its devices, so they count as full, until the record
+   is rebuilt from its claim. A claim whose own record is damaged was admitted before, so this check
+   does not concern it.
+7. Its amounts fit into the device beside the other shares, including those that come earlier in
+   the same claim, and its isolation is compatible with theirs.
 8. No other claim in one of its containers would mix its limits with them.
 9. No earlier pod of its pod's name still has the folder that it needs.
+
+If one of its allocations fails, the whole claim is refused. Admin access consumes nothing and has
+no limits, so only the first check applies to it.
 
 Example: on a card with 80Gi, claim A requests 20Gi with a limit of 60Gi. Claim B requests 30Gi and
 fits, because 20Gi + 30Gi is at most 80Gi. B's limit is 30Gi, and A's is 50Gi from then on. A claim
 C for 31Gi is then refused.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -43,12 +46,13 @@ from tensorfusion_dra.core.claims import (
     device_metadata,
     isolation,
     lending,
-    prepared,
 )
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import (
+    NOTHING,
     CardAccess,
     Limit,
     PreparedClaim,
@@ -80,14 +84,14 @@ class ContainerNeighbours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """Facts that admit() needs for one claim besides the records; all reading is done before.
+    """Facts that an admission needs besides the records; all reading is done before.
 
     Attributes:
         pool: The node's resource pool.
         devices: By name.
         access: By device name, for the requested devices.
         shared_access: Access that a container with any of them needs once.
-        enforcer: Name of the node's enforcer.
+        enforcer: Name of the claim's enforcer.
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
         none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
         missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
@@ -98,7 +102,9 @@ class ClaimFacts:
         describes_devices: True if containers get files with the metadata of their devices.
         policies: One for each of the claim's allocations.
         neighbours: Claims that share a container with the claim.
-        shown: Limits of a claim whose record is damaged; see lending.with_first_grant().
+        group: What the claim is reserved for instead of pods; "" if for pods.
+        shown: Fixed limits of a claim whose record is damaged, by device and share ID: its
+            containers were started with them.
     """
 
     pool: str
@@ -115,143 +121,76 @@ class ClaimFacts:
     describes_devices: bool = False
     policies: Sequence[SharePolicy] = ()
     neighbours: ContainerNeighbours = ContainerNeighbours()
+    group: str = ""
     shown: Mapping[tuple[str, str | None], Limit] = field(default_factory=dict)
 
 
-def admit(
-    claim: AllocatedClaim,
-    facts: ClaimFacts,
-    recorded: Iterable[PreparedClaim],
-    damaged: Mapping[str, Devices] = {},
-) -> PreparedClaim:
-    """Return the record of a claim.
-
-    Args:
-        claim: The allocated claim.
-        facts: What was read for it.
-        recorded: All recorded claims of the node. A record of the claim itself is ignored.
-        damaged: Devices of the claims whose record cannot be read, by UID.
+def record(claim: AllocatedClaim, facts: ClaimFacts) -> PreparedClaim:
+    """Return the record of a claim by itself. A limit that is not fixed is the wanted one.
 
     Raises:
         ClaimError: A device is not this node's, an amount is missing or too small, a limit is
-            below its request, the shares of a device would exceed it, a tenant chose an isolation
-            that it may not choose, the device's tenants would have incompatible isolation, the
-            limits cannot be expressed, or they would mix with those of another claim. Then no part
-            of the claim is admitted.
-        RetryableError: A record is damaged, nothing on the node would enforce the limits now, or an
-            earlier pod still has the claim's folder; the kubelet asks again.
+            below its request, or a tenant chose an isolation that it may not choose.
     """
-    if claim.ref.uid not in damaged:
-        _check_damage(claim, damaged)
-    others = [record for record in recorded if record.ref.uid != claim.ref.uid]
-    record = _fitted(claim, facts, others)
-    record = lending.with_totals(record, facts.devices)
-    record = lending.with_first_grant(record, facts.rules, facts.shown)
-    devices = {share.device for share in record.shares}
-    beside = [other for other in others if any(share.device in devices for share in other.shares)]
-    *_, record = lending.redistribute_limits(
-        [*beside, record],
-        facts.rules,
-        devices,
-        lending.united(full for uid, full in damaged.items() if uid != claim.ref.uid),
-    )
+    shares = [
+        _share(claim, allocation, policy, facts)
+        for allocation, policy in zip(claim.allocations, facts.policies, strict=True)
+    ]
+    isolation.check_one(claim.ref, shares)
+    metadata = None
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
-        record = replace(record, metadata=metadata)
-    needs = enforcers.of_claim(record, facts.rules.enforcers).needs(record)
-    needed = (*needs.files, *needs.sockets)
-    reason = next((facts.missing[path] for path in needed if path in facts.missing), "")
-    if any(share.limit for share in record.shares):
-        reason = reason or facts.none_found
-        if claim.group:
-            reason = (
-                f"reserved for {claim.group}, which does not say whose limits to keep; expected a "
-                "claim of whole cards, or one that is named in pods alone"
-            )
-    if facts.unenforced and not reason:
-        enforcer = facts.rules.enforcers.get(record.enforcer)
-        reason = facts.unenforced if enforcers.needs_evidence(record, enforcer) else ""
-    if reason:
-        unlimited = isolation.without_limits(record, facts.devices)
-        if unlimited is None:
-            raise RetryableError(f"claim {record.ref}: {reason}")
-        record = unlimited
-    _check_neighbours(record, facts.neighbours, others, facts.rules)
-    _check_folders(record, others, facts.rules)
-    return record
-
-
-def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None:
-    for allocation in claim.allocations:
-        for uid, devices in damaged.items():
-            if lending.includes(devices, allocation.device):
-                shown = "its devices are unknown" if devices is None else "it has a share of this"
-                raise RetryableError(
-                    f"claim {claim.ref}: {allocation.device}: found the record of claim {uid} "
-                    f"damaged ({shown}), expected it to be rebuilt from its claim; until then "
-                    "nothing more is given out here"
-                )
-
-
-def _fitted(
-    claim: AllocatedClaim,
-    facts: ClaimFacts,
-    recorded: Iterable[PreparedClaim],
-) -> PreparedClaim:
-    """Return the record of a claim that fits; its limits are the wanted ones."""
-    beside = {o.ref.uid: o for o in recorded for s in o.shares if s.device in facts.access}
-    others = list(beside.values())
-    fixed = facts.rules.facts(facts.enforcer).fixed
-    shares: list[PreparedShare] = []
-    for allocation, policy in zip(claim.allocations, facts.policies, strict=True):
-        if allocation.pool != facts.pool:
-            raise ClaimError(
-                f"claim {claim.ref}: allocated from pool {allocation.pool}, "
-                f"this node's is {facts.pool}"
-            )
-        device = facts.devices.get(allocation.device)
-        if device is None:
-            known = ", ".join(sorted(facts.devices)) or "none"
-            raise ClaimError(
-                f"claim {claim.ref}: device {allocation.device} unknown, this node has {known}"
-            )
-        share = _share(claim.ref, allocation, device, policy)
-        if policy.isolation_by_tenant and not share.admin_access:
-            isolation.check_choice(
-                f"claim {claim.ref}: {device.name}",
-                share.isolation,
-                consumed=share.consumed,
-                device=device.capacity,
-                enforces_hard=facts.enforces_hard,
-            )
-        tenants = [
-            *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
-            *((claim.ref, each) for each in shares if each.device == device.name),
-        ]
-        _check_fits(claim.ref, share, device, tenants)
-        isolation.check_beside(claim.ref, share, tenants, fixed=fixed)
-        shares.append(share)
-    isolation.check_one(claim.ref, shares)
-    record = PreparedClaim(
+    return PreparedClaim(
         ref=claim.ref,
         shares=tuple(shares),
-        sequence=1 + max((other.sequence for other in others), default=0),
         pods=claim.pods,
+        common_nodes=facts.shared_access.device_nodes,
+        driver_mounts=facts.shared_access.driver_mounts,
         enforcer=facts.enforcer,
+        boot_id=facts.boot_id,
+        metadata=metadata,
     )
-    return prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
 
 
 def _share(
-    ref: ClaimRef, allocation: Allocation, device: Device, policy: SharePolicy
+    claim: AllocatedClaim, allocation: Allocation, policy: SharePolicy, facts: ClaimFacts
 ) -> PreparedShare:
+    if allocation.pool != facts.pool:
+        raise ClaimError(
+            f"claim {claim.ref}: allocated from pool {allocation.pool}, this node's is {facts.pool}"
+        )
+    device = facts.devices.get(allocation.device)
+    if device is None:
+        known = ", ".join(sorted(facts.devices)) or "none"
+        raise ClaimError(
+            f"claim {claim.ref}: device {allocation.device} unknown, this node has {known}"
+        )
     consumed: Mapping[str, Quantity] = {}
-    wanted = limit = None
+    request = wanted = total = NOTHING
+    limit = granted = None
     if not allocation.admin_access:
-        consumed = _consumed(ref, allocation, device)
-        wanted = lending.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
-        unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
-        limit = None if unlimited else wanted
+        subject = f"claim {claim.ref}: {device.name}"
+        consumed = _consumed(subject, allocation, device)
+        request, wanted = lending.request_and_wanted(subject, device.gpu, consumed, policy)
+        total = lending.total(device)
+        if policy.isolation_by_tenant:
+            isolation.check_choice(
+                subject,
+                policy.isolation,
+                consumed=consumed,
+                device=device.capacity,
+                enforces_hard=facts.enforces_hard,
+            )
+        if policy.limiter and policy.isolation is not Isolation.SHARED:
+            limit = wanted
+            if policy.isolation in facts.rules.facts_of(facts.enforcer).fixed:
+                # More than the request could not be taken back for a later tenant. With
+                # overcommitted limits nothing is ever taken back.
+                given = request
+                if facts.rules.overcommit_limits:
+                    given = lending.within(request, wanted, total)
+                limit = granted = facts.shown.get((device.name, allocation.share_id), given)
+    access = facts.access[device.name]
     return PreparedShare(
         request=allocation.request,
         pool=allocation.pool,
@@ -261,15 +200,105 @@ def _share(
         consumed=consumed,
         exclusive=allocation.share_id is None and not allocation.admin_access,
         admin_access=allocation.admin_access,
-        device_nodes=(),
+        device_nodes=access.device_nodes,
         isolation=policy.isolation,
         qos=policy.qos,
-        toolkit_device=None,
+        toolkit_device=access.toolkit_device,
         pci_bus_id=device.gpu.pci_bus_id or "",
-        wanted_vram_bytes=wanted.vram_bytes if wanted else 0,
-        wanted_sm_percent=wanted.sm_percent if wanted else 0,
+        wanted_vram_bytes=wanted.vram_bytes,
+        wanted_sm_percent=wanted.sm_percent,
+        reserved=request,
+        total=total,
+        granted=granted,
         limit=limit,
     )
+
+
+def enforceable(
+    record: PreparedClaim, enforcer: Enforcer, needs: Needs, facts: ClaimFacts
+) -> PreparedClaim:
+    """Return the record; without limits if nothing enforces them, and whole cards need none.
+
+    Args:
+        record: From record().
+        enforcer: The claim's.
+        needs: What its containers need on the host.
+        facts: What was read for the claim.
+
+    Raises:
+        RetryableError: Nothing on the node would enforce the limits now; the kubelet asks again.
+    """
+    needed = (*needs.files, *needs.sockets)
+    reason = next((facts.missing[path] for path in needed if path in facts.missing), "")
+    if any(share.limit for share in record.shares):
+        reason = reason or facts.none_found
+        if group := facts.group:
+            reason = (
+                f"reserved for {group}, which does not say whose limits to keep; expected a "
+                "claim of whole cards, or one that is named in pods alone"
+            )
+    if facts.unenforced and not reason and enforcers.needs_evidence(record, enforcer):
+        reason = facts.unenforced
+    if not reason:
+        return record
+    unlimited = isolation.without_limits(record, facts.devices)
+    if unlimited is None:
+        raise RetryableError(f"claim {record.ref}: {reason}")
+    return unlimited
+
+
+def check(
+    record: PreparedClaim,
+    facts: ClaimFacts,
+    pod_folder: Callable[[PreparedClaim], str],
+    recorded: Iterable[PreparedClaim],
+    damaged: Mapping[str, Devices] = {},
+) -> None:
+    """Check that a claim may be kept beside the recorded ones.
+
+    Args:
+        record: From enforceable().
+        facts: What was read for the claim.
+        pod_folder: Returns the host folder that a claim shares with others of its pod; "" if none.
+        recorded: All recorded claims of the node. A record of the claim itself is ignored.
+        damaged: Devices of the claims whose record is damaged or missing, by UID.
+
+    Raises:
+        ClaimError: The shares of a device would exceed it, the device's tenants would have
+            incompatible isolation, or limits would mix with those of another claim.
+        RetryableError: A record is damaged, or an earlier pod still has the claim's folder; the
+            kubelet asks again.
+    """
+    ref = record.ref
+    if ref.uid not in damaged:
+        _check_damage(record, damaged)
+    others = [other for other in recorded if other.ref.uid != ref.uid]
+    fixed = facts.rules.facts_of(record.enforcer).fixed
+    tenants: dict[str, list[tuple[ClaimRef, PreparedShare]]] = {}
+    for other in others:
+        for share in other.shares:
+            tenants.setdefault(share.device, []).append((other.ref, share))
+    for share in record.shares:
+        on_device = tenants.setdefault(share.device, [])
+        if not share.admin_access:
+            beside = [(other, each) for other, each in on_device if not each.admin_access]
+            _check_fits(ref, share, facts.devices[share.device], beside)
+            isolation.check_beside(ref, share, beside, fixed=fixed)
+        on_device.append((ref, share))
+    _check_neighbours(record, facts.neighbours, others, facts.rules)
+    _check_folder(record, others, pod_folder)
+
+
+def _check_damage(claim: PreparedClaim, damaged: Mapping[str, Devices]) -> None:
+    for share in claim.shares:
+        for uid, devices in damaged.items():
+            if lending.includes(devices, share.device):
+                shown = "its devices are unknown" if devices is None else "it has a share of this"
+                raise RetryableError(
+                    f"claim {claim.ref}: {share.device}: found the record of claim {uid} "
+                    f"damaged or missing ({shown}), expected it to be rebuilt from its claim; "
+                    "until then nothing more is given out here"
+                )
 
 
 def _check_fits(
@@ -278,10 +307,7 @@ def _check_fits(
     device: Device,
     tenants: Sequence[tuple[ClaimRef, PreparedShare]],
 ) -> None:
-    if share.admin_access:
-        return
-    consuming = [(other, existing) for other, existing in tenants if not existing.admin_access]
-    for other, existing in consuming:
+    for other, existing in tenants:
         if share.exclusive or existing.exclusive:
             raise ClaimError(
                 f"claim {ref}: {device.name}: found {other} on the device, expected no other claim "
@@ -292,13 +318,11 @@ def _check_fits(
                 f"claim {ref}: {device.name}: found share {share.share_id} in use by {other}, "
                 "expected a share of its own"
             )
+    in_use = capacity.in_use([each.consumed for _, each in tenants], device.capacity)
     for name, entry in device.capacity.items():
         if not share.consumed[name].nano and name not in names.CAPACITIES:
             continue  # a provider may have lowered the capacity below what others consume
-        counted = (
-            capacity.counted_amount(each.consumed, name, device.capacity) for _, each in consuming
-        )
-        taken = sum((amount.nano for amount in counted), start=0)
+        taken = in_use[name]
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:
             raise ClaimError(
@@ -307,13 +331,12 @@ def _check_fits(
             )
 
 
-def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
+def _consumed(subject: str, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
     """Return what the share consumes of every capacity of the device.
 
     An allocation without a share ID is exclusive and consumes the whole device: an API server with
     DRAConsumableCapacity off allocates in this way, whatever the driver publishes.
     """
-    subject = f"claim {ref}: {device.name}"
     if allocation.share_id is None:
         if allocation.consumed:
             raise ClaimError(f"{subject}: found consumed capacity without a share ID")
@@ -329,9 +352,7 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
         # The amount may be from before the pool started or stopped oversubscribing, and so named
         # differently from the capacity that it counts against today.
-        amount = capacity.counted_amount(allocation.consumed, name, device.capacity)
-        if capacity.is_outgrown(allocation.consumed, name, device.capacity):
-            amount = min(amount, entry.value)
+        amount = capacity.taken_amount(allocation.consumed, name, device.capacity)
         # An amount below the minimum could become a limit of 0, which a limiter takes for no limit.
         if amount < entry.minimum:
             raise ClaimError(
@@ -386,26 +407,27 @@ def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
     Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
     """
     return any(
-        share.limit and share.isolation in rules.facts(claim.enforcer).mixed
+        share.limit and share.isolation in rules.facts_of(claim.enforcer).mixed
         for share in claim.shares
     )
 
 
-def _check_folders(
-    claim: PreparedClaim, recorded: Iterable[PreparedClaim], rules: LendingRules
+def _check_folder(
+    claim: PreparedClaim,
+    recorded: Iterable[PreparedClaim],
+    pod_folder: Callable[[PreparedClaim], str],
 ) -> None:
     """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
 
     Raises:
         RetryableError: That pod was deleted by force, and the kubelet still ends it.
     """
+    folder = pod_folder(claim)
     names_of_pods, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
-    for other in recorded:
+    for other in recorded if folder else ():
         for pod in other.pods:
-            if pod.name not in names_of_pods or pod.uid in uids:
-                continue
-            theirs = enforcers.needs_of_record(other, rules.enforcers).folders
-            if {*theirs} & {*enforcers.needs_of_record(claim, rules.enforcers).folders}:
+            is_earlier = pod.name in names_of_pods and pod.uid not in uids
+            if is_earlier and pod_folder(other) == folder:
                 raise RetryableError(
                     f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
                     f"of this name still prepared, UID {pod.uid}, expected the kubelet to "

@@ -27,7 +27,7 @@ from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
-from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes import quantity, untyped_json
 
 _BASE_VERSION: Final = "0.3.0"
 _LATER_VERSION: Final = "0.5.0"
@@ -161,7 +161,7 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
     description: dict[str, Any] = {"uuid": share.gpu_uuid, "request": share.request}
     if share.limit is not None:
         description.update(share.limit.as_json())
-        description.update({name: str(amount) for name, amount in share.consumed.items()})
+        description.update(quantity.texts(share.consumed))
     variable = names.ENV_SHARE_PREFIX + key.upper().replace("-", "_")
     text = untyped_json.compact_json(description)
     edits: dict[str, Any] = {"env": [f"{variable}={text}"]}

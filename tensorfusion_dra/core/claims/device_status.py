@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Unhealthy
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 CONDITION_READY: Final = "Ready"
@@ -206,7 +206,7 @@ def _data(share: PreparedShare) -> dict[str, Any]:
         "uuid": share.gpu_uuid,
         "isolation": share.isolation.value,
         "qos": share.qos.value,
-        "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+        "consumed": quantity.texts(share.consumed),
     }
     if share.limit is not None:
         data["limits"] = {**share.limit.as_json(), "clamped": share.clamped}

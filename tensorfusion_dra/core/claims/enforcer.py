@@ -4,9 +4,10 @@ One class knows everything about one enforcer: what containers need, how a limit
 sees that it is there and that it holds, and what to do if not. The driver's own classes
 (tensorfusion_dra/enforcers) and those of other packages are subclasses of the same Enforcer.
 
-Pure rules of this package ask `facts`, needs(), edits() and of_record(), which do no I/O. All other
-methods may read files, ask processes and wait. Nobody calls them while holding the lock of the
-store, and each returns within a bounded time: a process that hangs costs the claims that need it.
+needs(), edits() and of_record() do no I/O. All other methods may read files, ask processes and
+wait. Nobody calls any of them while holding the lock of the store, and each returns within a
+bounded time: a process that hangs costs the claims that need it. `facts` are read once, at the
+start.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,8 +102,8 @@ class Needs:
         files: Have to exist already; the claim fails without them.
         sockets: Unix sockets on which a process has to accept connections; the claim fails while
             none does. For a service without which a container would run without its limits.
-        folders: Created for the claim, and removed with everything in them once no claim of its
-            pods needs them.
+        folders: Created for the claim, with the parents that are missing. Only those below
+            `claims_root` and the pod_folder() are removed again.
         texts: Written if they are missing or different. They belong to all claims, and stay.
     """
 
@@ -264,10 +265,12 @@ class NodeAccess:
 class Enforcer:
     """Software that keeps containers within the limits of their shares, on one node.
 
-    needs(), edits() and of_record() are called while a claim is admitted and while its record is
+    needs(), edits() and of_record() are called before a claim is recorded, and while its record is
     compared with its files: they return the same for the same claim, and read and write nothing.
-    The other methods may be called by any thread, also several at a time. Of enforcers of other
-    packages, of_record(), used() and loops() are not called.
+    The limit of a share may become any amount between its request and the wanted limit, and each
+    can be expressed, unless its isolation is in facts.fixed (docs/adr/0070). The other methods may
+    be called by any thread, also several at a time. Of enforcers of other packages, of_record(),
+    used() and loops() are not called.
 
     Attributes:
         name: Name of the enforcer in the settings; the same as that of its entry point.
@@ -301,9 +304,17 @@ class Enforcer:
         """Return what the claim's containers need on the host.
 
         Raises:
-            ClaimError: The enforcer cannot express the claim's limits.
+            ClaimError: The enforcer cannot limit such a claim.
         """
         raise NotImplementedError
+
+    def pod_folder(self, claim: PreparedClaim) -> str:
+        """Return the folder in needs() that has the name of the claim's pod; "" if none.
+
+        It is removed with everything in it once no claim of such a pod is left. Called in
+        transactions of the store, so not of other packages' enforcers.
+        """
+        return ""
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         """Return the additions to the containers of one request.
@@ -401,14 +412,6 @@ def of_claim(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Enforce
             f"expected one of {sorted(enforcers)}"
         )
     return enforcer
-
-
-def needs_of_record(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Needs:
-    """Return the needs of a recorded claim; none if its enforcer is unknown or refuses by now."""
-    try:
-        return of_claim(claim, enforcers).needs(claim)
-    except ClaimError:
-        return Needs()
 
 
 def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:

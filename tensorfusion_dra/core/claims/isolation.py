@@ -112,17 +112,13 @@ def check_beside(
     card, and a tenant that chooses one of them does not keep the other off.
 
     Args:
-        tenants: The card's other shares, with their claims.
+        tenants: The card's other shares without admin access, with their claims.
         fixed: Modes in which limits are set once, by the environment.
 
     Raises:
         ClaimError: The share's isolation and that of another tenant exclude each other.
     """
-    if share.admin_access:
-        return
     for other, existing in tenants:
-        if existing.admin_access:
-            continue
         modes = {share.isolation, existing.isolation}
         if Isolation.SHARED in modes:
             raise ClaimError(
@@ -192,7 +188,7 @@ def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) 
             >= capacity.divided_capacity(device, name).value
             for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
         )
-    except KeyError:  # an allocation without this amount, which admit() refuses
+    except KeyError:  # an allocation without this amount, which admit.py refuses
         return False
 
 

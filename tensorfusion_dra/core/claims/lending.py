@@ -16,12 +16,13 @@ claims, and of each share its request, the limit that it wants, and what the ten
 divide, as last read. divided() computes the limits from that, whatever happened before, so that all
 instances, and every start, compute the same.
 
-Not every limit takes part in this. What cannot be computed is a fact of the record, `granted`:
+Not every limit takes part in this. A fixed limit is read once, when the container starts, so it
+could not be taken back (isolation `hard`, or an enforcer such as HAMi-core or MPS). It is the
+request, and a fact of the record, `granted`: once granted it stays, and the other shares divide
+what it leaves. So does a limit whose enforcer is unknown by now, since nobody can change it.
 
-- A fixed limit is read once, when the container starts, so it could not be taken back (isolation
-  `hard`, or an enforcer such as HAMi-core or MPS). It is the request. Once granted it stays, and
-  the other shares divide what it leaves.
-- A limit also stays if the claim's enforcer could not express its new limits, as long as it cannot.
+Every other limit may become any amount between the request and the wanted limit, so an enforcer has
+to be able to express them all (docs/adr/0070).
 
 Some enforcers cannot take back memory that a tenant uses. There a memory limit is at most a few
 times the request, so that a tenant that reserves little cannot keep the card for itself.
@@ -40,10 +41,11 @@ tenants what they have reserved, whatever their own limits are.
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts
+from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
@@ -51,6 +53,8 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+_NANO_PER_MILLI: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,37 +66,35 @@ class LendingRules:
             exceeds the card.
         factor: Under enforcers that cannot take memory back: memory limit at most this many times
             the request.
-        enforcers: By name. The enforcer that a record names decides whether its limits can change
-            while containers run, whatever the node's present setting is. Limits of an enforcer
-            that is missing here never change.
+        facts: By the name of an enforcer. That of a claim's record decides whether its limits can
+            change while containers run, whatever the node's present setting is.
     """
 
     overcommit_limits: bool = False
     factor: int = 4
-    enforcers: Mapping[str, Enforcer] = field(default_factory=dict)
+    facts: Mapping[str, EnforcerFacts] = field(default_factory=dict)
 
-    def facts(self, enforcer: str) -> EnforcerFacts:
+    def facts_of(self, enforcer: str) -> EnforcerFacts:
         """Return the facts of the enforcer of this name; of an unknown one the least promises."""
-        known = self.enforcers.get(enforcer)
-        return EnforcerFacts() if known is None else known.facts
+        return self.facts.get(enforcer, EnforcerFacts())
 
-    def most(self, enforcer: str, share: PreparedShare) -> Limit:
-        """Return the largest limit that a share may get."""
+    def demand(self, enforcer: str, share: PreparedShare, *, stays: bool) -> tuple[Limit, Limit]:
+        """Return the least and the most that a share gets of its device.
+
+        Args:
+            enforcer: That of its claim.
+            share: The share.
+            stays: True if its limit does not change.
+        """
+        request = share.reserved
+        if stays or share.limit is None:
+            # A container may use a limit that stays, whether it is more or less than its request.
+            least = share.limit or request
+            return least, least
         vram_bytes = share.wanted_vram_bytes
-        if self.facts(enforcer).keeps_lent_memory and not self.overcommit_limits:
-            vram_bytes = min(vram_bytes, self.factor * share.reserved.vram_bytes)
-        return replace(share.wanted, vram_bytes=vram_bytes)
-
-    def refusal(self, claim: PreparedClaim) -> str:
-        """Return why the claim's enforcer cannot express its limits; "" if it can."""
-        enforcer = self.enforcers.get(claim.enforcer)
-        if enforcer is None:
-            return f"enforcer {claim.enforcer!r}, expected one of {sorted(self.enforcers)}"
-        try:
-            enforcer.needs(claim)
-        except ClaimError as error:
-            return str(error)
-        return ""
+        if self.facts_of(enforcer).keeps_lent_memory and not self.overcommit_limits:
+            vram_bytes = min(vram_bytes, self.factor * request.vram_bytes)
+        return request, Limit(sm_percent=share.wanted_sm_percent, vram_bytes=vram_bytes)
 
 
 Devices = AbstractSet[str] | None
@@ -114,37 +116,21 @@ def united(every: Iterable[Devices]) -> Devices:
     return found
 
 
-def with_first_grant(
-    claim: PreparedClaim, rules: LendingRules, shown: Mapping[tuple[str, str | None], Limit]
-) -> PreparedClaim:
-    """Return a new claim with its fixed limits; its other limits stay as they are.
+def total(device: Device) -> Limit:
+    """Return what the tenants of a device divide.
 
-    A fixed limit is the request, since more could not be taken back for a later tenant. With
-    overcommitted limits nothing is ever taken back, so it is the wanted limit, capped at the card.
-
-    Args:
-        claim: The new claim; its limits are the wanted ones.
-        rules: The node's rules.
-        shown: Limits by device and share ID that the claim got before its record was damaged; its
-            containers were started with them.
+    If a pool oversubscribes compute, they divide more than 100 percent.
     """
-    fixed = rules.facts(claim.enforcer).fixed
-    shares = []
-    for share in claim.shares:
-        if share.limit is not None and share.isolation in fixed:
-            limit = share.reserved
-            if rules.overcommit_limits:
-                limit = within(limit, share.wanted, share.total)
-            limit = shown.get((share.device, share.share_id), limit)
-            share = replace(share, limit=limit)  # noqa: PLW2901
-        shares.append(share)
-    return replace(claim, shares=tuple(shares))
+    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
+    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
+    return Limit(
+        sm_percent=100 * tflops.nano // (_NANO_PER_MILLI * device.gpu.milli_tflops),
+        vram_bytes=vram.ceil(),
+    )
 
 
 def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
     """Return the claim with what its devices have now; the limits are to be divided again.
-
-    If a pool oversubscribes compute, its tenants divide more than 100 percent.
 
     Args:
         claim: The claim.
@@ -154,60 +140,10 @@ def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepared
     for share in claim.shares:
         if share.consumed and (device := devices.get(share.device)) is not None:
             requested = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-            tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
-            vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
-            whole = Quantity.milli(device.gpu.milli_tflops)
-            share = replace(  # noqa: PLW2901
-                share,
-                request_sm_percent=percent(requested, device.gpu),
-                total=Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil()),
-            )
+            reserved = replace(share.reserved, sm_percent=percent(requested, device.gpu))
+            share = replace(share, reserved=reserved, total=total(device))  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))
-
-
-def divided(
-    claims: Sequence[PreparedClaim], rules: LendingRules, damaged: Devices = frozenset()
-) -> list[PreparedClaim]:
-    """Return the claims, in the same order, with the limits that follow from their records.
-
-    Args:
-        claims: All claims of the node, as read from their records.
-        rules: The node's rules.
-        damaged: Devices of claims whose record cannot be read.
-    """
-    return _divided(claims, None, rules, damaged, None)
-
-
-def redistribute_limits(
-    claims: Sequence[PreparedClaim],
-    rules: LendingRules,
-    devices: Devices = None,
-    damaged: Devices = frozenset(),
-) -> list[PreparedClaim]:
-    """Return the claims, in the same order, with their limits after a change of the set.
-
-    A claim whose enforcer cannot express its new limits keeps its old ones, which its record then
-    has, and the other claims divide what those leave. A claim that does not change at all is the
-    same object.
-
-    Args:
-        claims: All claims with shares of these devices.
-        rules: The node's rules.
-        devices: Limits on other devices stay as they are.
-        damaged: Devices of claims whose record cannot be read.
-    """
-    kept: set[str] = set()
-    while True:
-        found = _divided(claims, devices, rules, damaged, kept)
-        refused = {
-            new.ref.uid
-            for new, old in zip(found, claims, strict=True)
-            if new is not old and new.ref.uid not in kept and rules.refusal(new)
-        }
-        if not refused:
-            return found
-        kept |= refused
 
 
 def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
@@ -218,39 +154,37 @@ def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
     )
 
 
-def _divided(
+def divided(
     claims: Sequence[PreparedClaim],
-    devices: Devices,
     rules: LendingRules,
-    damaged: Devices,
-    kept: AbstractSet[str] | None,
+    devices: Devices = None,
+    damaged: Iterable[Devices] = (),
+    *,
+    is_read: bool = False,
 ) -> list[PreparedClaim]:
-    """Divide each device once; a claim that does not change is the same object.
+    """Return the claims, in the same order, with the limits that follow from their records.
+
+    A claim that does not change is the same object.
 
     Args:
-        kept: UIDs of claims whose limits stay as they are, so that they are granted, like fixed
-            ones; None if the records say which limits are.
+        claims: All claims with shares of these devices.
+        rules: The node's rules.
+        devices: Limits on other devices stay as they are.
+        damaged: Devices of each claim whose record is damaged or missing.
+        is_read: True if the claims were just read from their records, without limits.
     """
     tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare, bool]]] = {}
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
-        fixed = rules.facts(claim.enforcer).fixed
+        is_known = is_read or claim.enforcer in rules.facts
         for index, share in enumerate(claim.shares):
-            stays = share.granted is not None
-            if kept is not None:
-                stays = claim.ref.uid in kept or share.isolation in fixed
             if includes(devices, share.device) and not share.admin_access:
+                stays = share.granted is not None or not is_known
                 tenants.setdefault(share.device, []).append((claim, index, share, stays))
+    full = united(damaged)
     changed: dict[str, list[PreparedShare]] = {}
     for device, found in tenants.items():
         demands = [
-            # Its container may use this limit, whether it is more or less than its request.
-            (share.limit or share.reserved,) * 2
-            if stays
-            else (
-                share.reserved,
-                rules.most(claim.enforcer, share) if share.limit else share.reserved,
-            )
-            for claim, _, share, stays in found
+            rules.demand(claim.enforcer, share, stays=stays) for claim, _, share, stays in found
         ]
         # The smallest, as long as not all records have what was read last.
         whole = Limit(
@@ -259,7 +193,7 @@ def _divided(
         )
         if rules.overcommit_limits:
             parts = [within(request, wanted, whole) for request, wanted in demands]
-        elif includes(damaged, device):
+        elif includes(full, device):
             parts = [request for request, _ in demands]
         else:
             compute = lent(
@@ -284,8 +218,10 @@ def _divided(
     ]
 
 
-def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
-    """Return the limit that a share wants: that of its policy, at least what it consumes.
+def request_and_wanted(
+    subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy
+) -> tuple[Limit, Limit]:
+    """Return what a share reserves, and the limit that it wants: its policy's, at least that.
 
     Compute is capped at the whole card. Both amounts may be more than is left: see lent().
 
@@ -298,14 +234,16 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: Sha
     Raises:
         ClaimError: A limit is below what the share consumes.
     """
-    tflops = capacity.consumed_amount(consumed, names.CAPACITY_TFLOPS)
-    vram = capacity.consumed_amount(consumed, names.CAPACITY_VRAM)
     for name, text in share_policy.below_request(policy, consumed):
         raise ClaimError(f"{subject}: {name} limit: {text}")
-    return Limit(
-        sm_percent=percent(policy.tflops_limit or tflops, gpu),
-        vram_bytes=max(policy.vram_limit or vram, vram).ceil(),
-    )
+    tflops = capacity.consumed_amount(consumed, names.CAPACITY_TFLOPS)
+    vram = capacity.consumed_amount(consumed, names.CAPACITY_VRAM)
+    request = wanted = Limit(sm_percent=percent(tflops, gpu), vram_bytes=vram.ceil())
+    if policy.tflops_limit:
+        wanted = replace(wanted, sm_percent=percent(policy.tflops_limit, gpu))
+    if policy.vram_limit:
+        wanted = replace(wanted, vram_bytes=max(policy.vram_limit, vram).ceil())
+    return request, wanted
 
 
 def lent(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
@@ -332,5 +270,4 @@ def lent(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
 
 def percent(tflops: Quantity, gpu: Gpu) -> int:
     """Return compute as a percentage, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
-    whole = Quantity.milli(gpu.milli_tflops)
-    return min(100, max(1, -(-100 * tflops.nano // whole.nano)))
+    return min(100, max(1, -(-100 * tflops.nano // (_NANO_PER_MILLI * gpu.milli_tflops))))

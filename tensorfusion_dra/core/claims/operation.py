@@ -72,6 +72,7 @@ class EndedOperation(NamedTuple):
         kind: What the kubelet asked for.
         claim: The claim.
         ended_at: When it ended.
+        seconds: Time from the arrival of the kubelet's call to the end.
         seconds_by_stage: Time in each stage that it entered, the one entered first first.
         last_stage: The stage in which it ended; that of the error, if it failed.
         result: How it ended.
@@ -82,13 +83,9 @@ class EndedOperation(NamedTuple):
     kind: OperationKind
     claim: ClaimRef
     ended_at: datetime
+    seconds: float
     seconds_by_stage: Mapping[Stage, float]
     last_stage: Stage
     result: Result
     error: str = ""
     from_record: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Time from the arrival of the kubelet's call to the end; the sum over all stages."""
-        return sum(self.seconds_by_stage.values())

@@ -93,7 +93,7 @@ class PreparedShare:
         wanted_vram_bytes: The memory limit that the share wants. It is more than the limit's if
             that was clamped to the card, or to what other tenants left of it.
         wanted_sm_percent: The compute limit that the share wants, in the same way; 0 if none.
-        request_sm_percent: The compute that the scheduler reserved, in percent of the card.
+        reserved: Amounts that the scheduler reserved; no limit is ever lower.
         total: What the device's tenants divide, as it was last read.
         granted: The limit if it does not follow from the other claims (lending.py); else None.
         limit: What the container may use; None for admin access, in `shared` isolation, and where
@@ -116,17 +116,9 @@ class PreparedShare:
     wanted_vram_bytes: int
     limit: Limit | None
     wanted_sm_percent: int = 0
-    request_sm_percent: int = 0
+    reserved: Limit = NOTHING
     total: Limit = NOTHING
     granted: Limit | None = None
-
-    @property
-    def reserved(self) -> Limit:
-        """Amounts that the scheduler reserved; no limit is ever lower."""
-        vram_bytes = 0
-        if self.consumed:
-            vram_bytes = capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
-        return Limit(sm_percent=self.request_sm_percent, vram_bytes=vram_bytes)
 
     @property
     def wanted(self) -> Limit:
@@ -156,7 +148,7 @@ class PreparedShare:
             "device": self.device,
             "gpuUUID": self.gpu_uuid,
             "shareID": self.share_id,
-            "consumed": {name: str(amount) for name, amount in self.consumed.items()},
+            "consumed": quantity.texts(self.consumed),
             "exclusive": self.exclusive,
             "adminAccess": self.admin_access,
             "deviceNodes": list(self.device_nodes),
@@ -166,7 +158,7 @@ class PreparedShare:
             "pciBusID": self.pci_bus_id,
             "wantedVramBytes": self.wanted_vram_bytes,
             "wantedSmPercent": self.wanted_sm_percent,
-            "requestSmPercent": self.request_sm_percent,
+            "requestSmPercent": self.reserved.sm_percent,
             "total": self.total.as_json(),
             "limited": self.limit is not None,
             "granted": None if self.granted is None else self.granted.as_json(),
@@ -176,13 +168,17 @@ class PreparedShare:
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
         """Return the share that as_json() wrote; a limit that is to be computed is the wanted."""
         granted = None if kept["granted"] is None else Limit.from_json(kept["granted"])
+        consumed = {name: quantity.parse(text) for name, text in kept["consumed"].items()}
+        vram_bytes = 0
+        if consumed:
+            vram_bytes = capacity.consumed_amount(consumed, names.CAPACITY_VRAM).ceil()
         share = cls(
             request=kept["request"],
             pool=kept["pool"],
             device=kept["device"],
             gpu_uuid=kept["gpuUUID"],
             share_id=kept["shareID"],
-            consumed={name: quantity.parse(text) for name, text in kept["consumed"].items()},
+            consumed=consumed,
             exclusive=kept["exclusive"],
             admin_access=kept["adminAccess"],
             device_nodes=tuple(kept["deviceNodes"]),
@@ -193,7 +189,7 @@ class PreparedShare:
             wanted_vram_bytes=kept["wantedVramBytes"],
             limit=None,
             wanted_sm_percent=kept["wantedSmPercent"],
-            request_sm_percent=kept["requestSmPercent"],
+            reserved=Limit(sm_percent=kept["requestSmPercent"], vram_bytes=vram_bytes),
             total=Limit.from_json(kept["total"]),
             granted=granted,
         )
@@ -473,7 +469,7 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
                 "adminAccess": share.admin_access,
                 "isolation": share.isolation.value,
                 "qos": share.qos.value,
-                "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+                "consumed": quantity.texts(share.consumed),
             }
             | (
                 {"limits": share.limit.as_json() | {"clamped": share.clamped}}

@@ -13,7 +13,7 @@ webhook fills in (core/admission/class_admission.py).
 
 Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS high, and a pod's
 annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
-isolation hard. The isolation is the tenant's choice, so admit() checks whether a tenant may choose
+isolation hard. The isolation is the tenant's choice, so admit.py checks whether a tenant may choose
 it.
 
 An enforcer may have to mark a pod for its own software. The marks are results and request nothing,
@@ -21,7 +21,7 @@ so what a pod asks for is read without them (original_annotations()). What the d
 in `dra-marks`; the former value of an annotation that it replaced is kept under another name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -280,78 +280,59 @@ class SharePolicy:
     isolation_by_tenant: bool = False
 
 
-def annotated(
-    claim: AllocatedClaim, of_pods: Callable[[], Mapping[str, Mapping[str, str]]]
-) -> ShareParameters:
-    """Parse the claim's annotations or, if it has none for shares, those of its pods.
-
-    Of several pods the smallest limits count.
+def of_claim(
+    claim: AllocatedClaim,
+    of_pods: Callable[[], Mapping[str, Mapping[str, str]]],
+    defaults: SharePolicy,
+) -> Sequence[SharePolicy]:
+    """Return the policy of each of the claim's allocations, merged from all sources as above.
 
     Args:
         claim: The claim, with the parameters of claim and class.
         of_pods: Returns the annotations of each pod, by ``namespace/name``. Called only if they
-            matter: the claim has none for shares, and its parameters leave a value open.
-
-    Raises:
-        ClaimError: Some annotations are malformed; the text lists all errors of one object.
-    """
-    sources: dict[str, Mapping[str, str]] = {}
-    if names.SHARE_ANNOTATIONS & claim.annotations.keys():
-        sources = {"annotation": claim.annotations}
-    elif leaves_values_open(claim):
-        sources = {f"pod {pod}: annotation": found for pod, found in of_pods().items()}
-    parsed = []
-    for subject, found in sources.items():
-        try:
-            parsed.append(of_annotations(found))
-        except ParameterError as error:
-            raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
-    return smallest(parsed)
-
-
-def leaves_values_open(claim: AllocatedClaim) -> bool:
-    """Return True if the parameters of the claim and its class leave a value of some share open.
-
-    Raises:
-        ClaimError: Parameters are malformed.
-    """
-    for allocation in claim.allocations:
-        found = _merged(claim, (each for each in claim.configs if _is_for(each, allocation)))
-        if None in (found.tflops_limit, found.vram_limit, found.isolation, found.qos):
-            return True
-    return False
-
-
-def of_share(
-    claim: AllocatedClaim, allocation: Allocation, annotated: ShareParameters, defaults: SharePolicy
-) -> SharePolicy:
-    """Return the policy of one share, merged from all sources in the order above.
-
-    Args:
-        claim: The claim, with the parameters of claim and class.
-        allocation: The share.
-        annotated: Parameters from annotations.
+            matter: the claim has none for shares, and its parameters leave a value open. Of several
+            pods the smallest limits count.
         defaults: The node's defaults.
 
     Raises:
-        ClaimError: Parameters are malformed; the text lists all errors of one of them.
+        ClaimError: Parameters or annotations are malformed; the text lists all errors of one
+            object.
     """
-    applicable = [config for config in claim.configs if _is_for(config, allocation)]
-    of_class = _merged(claim, (config for config in applicable if config.trusted))
-    of_claim = _merged(claim, (config for config in applicable if not config.trusted))
-    upper, lower = of_claim, of_class
-    if of_class.overridable is False:
-        upper, lower = of_class, of_claim
-    merged = upper.over(lower).over(annotated)
-    isolation = merged.isolation or defaults.isolation
-    return SharePolicy(
-        isolation=isolation,
-        qos=merged.qos or defaults.qos,
-        tflops_limit=merged.tflops_limit,
-        vram_limit=merged.vram_limit,
-        limiter=merged.limiter is not False,
-        isolation_by_tenant=isolation is not (of_class.isolation or defaults.isolation),
-    )
+    parsed = [
+        (config, _parsed(claim, config))
+        for config in claim.configs
+        if any(_is_for(config, allocation) for allocation in claim.allocations)
+    ]
+    merged = [_merged(parsed, allocation) for allocation in claim.allocations]
+    sources: dict[str, Mapping[str, str]] = {}
+    if names.SHARE_ANNOTATIONS & claim.annotations.keys():
+        sources = {"annotation": claim.annotations}
+    elif any(
+        None in (both.tflops_limit, both.vram_limit, both.isolation, both.qos) for _, both in merged
+    ):
+        sources = {f"pod {pod}: annotation": found for pod, found in of_pods().items()}
+    annotated = []
+    for subject, found in sources.items():
+        try:
+            annotated.append(of_annotations(found))
+        except ParameterError as error:
+            raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
+    lower = smallest(annotated)
+    policies = []
+    for of_class, both in merged:
+        share = both.over(lower)
+        isolation = share.isolation or defaults.isolation
+        policies.append(
+            SharePolicy(
+                isolation=isolation,
+                qos=share.qos or defaults.qos,
+                tflops_limit=share.tflops_limit,
+                vram_limit=share.vram_limit,
+                limiter=share.limiter is not False,
+                isolation_by_tenant=isolation is not (of_class.isolation or defaults.isolation),
+            )
+        )
+    return policies
 
 
 def _is_for(config: OpaqueConfig, allocation: Allocation) -> bool:
@@ -359,16 +340,27 @@ def _is_for(config: OpaqueConfig, allocation: Allocation) -> bool:
     return not config.requests or bool({allocation.request, chosen} & set(config.requests))
 
 
-def _merged(claim: AllocatedClaim, configs: Iterable[OpaqueConfig]) -> ShareParameters:
-    merged = ShareParameters()
-    for config in configs:
+def _parsed(claim: AllocatedClaim, config: OpaqueConfig) -> ShareParameters:
+    try:
+        return parse(config.parameters, trusted=config.trusted)
+    except ParameterError as error:
         source = "class" if config.trusted else "claim"
-        try:
-            parsed = parse(config.parameters, trusted=config.trusted)
-        except ParameterError as error:
-            raise ClaimError(f"claim {claim.ref}: parameters of the {source}: {error}") from error
-        merged = parsed.over(merged)
-    return merged
+        raise ClaimError(f"claim {claim.ref}: parameters of the {source}: {error}") from error
+
+
+def _merged(
+    parsed: Iterable[tuple[OpaqueConfig, ShareParameters]], allocation: Allocation
+) -> tuple[ShareParameters, ShareParameters]:
+    """Return the parameters of the class for one share, and those of class and claim together."""
+    of_class = of_claim = ShareParameters()
+    for config, parameters in parsed:
+        if _is_for(config, allocation) and config.trusted:
+            of_class = parameters.over(of_class)
+        elif _is_for(config, allocation):
+            of_claim = parameters.over(of_claim)
+    if of_class.overridable is False:
+        return of_class, of_class.over(of_claim)
+    return of_class, of_claim.over(of_class)
 
 
 def pod_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:

@@ -17,7 +17,7 @@ prepared after it. Then counted_amount() compares its amounts with today's capac
 amounts count as virtual ones, or virtual as physical.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -233,18 +233,40 @@ def counted_amount(
     physical = _PHYSICAL_OF.get(name)
     if physical is not None:
         return consumed.get(name, consumed[physical])
-    if is_outgrown(consumed, name, device):
+    if _is_outgrown(consumed, name, device):
         return max(consumed[name], consumed[VIRTUAL_OF[name]])
     return consumed[name]
 
 
-def is_outgrown(
+def in_use(
+    shares: Sequence[Mapping[str, Quantity]], device: Mapping[str, Capacity]
+) -> Mapping[str, int]:
+    """Return the nano-units in use of each of a device's capacities.
+
+    Args:
+        shares: What each of its shares consumes.
+        device: Its capacities.
+    """
+    return {
+        name: sum(counted_amount(each, name, device).nano for each in shares) for name in device
+    }
+
+
+def taken_amount(
+    consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
+) -> Quantity:
+    """Return what a new share takes of a capacity of its device, even if the pool changed since.
+
+    It is what counts, capped at what the card has if the pool stopped oversubscribing.
+    """
+    amount = counted_amount(consumed, name, device)
+    return min(amount, device[name].value) if _is_outgrown(consumed, name, device) else amount
+
+
+def _is_outgrown(
     consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
 ) -> bool:
-    """Return True if a share has a virtual amount of this capacity that the device no longer has.
-
-    Its pool stopped oversubscribing. Such a share gets its amount, capped at what the card has.
-    """
+    """Return True if a share has a virtual amount of a capacity that its device no longer has."""
     virtual = VIRTUAL_OF.get(name)
     return virtual is not None and virtual in consumed and virtual not in device
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -98,6 +99,11 @@ class Quantity:
         if self.family == "exponent":
             suffix = f"e{power}" if power else ""
         return f"{self.nano // 10 ** (power + 9)}{suffix}"
+
+
+def texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
+    """Return the amounts as Kubernetes writes them."""
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def parse(text: object) -> Quantity:

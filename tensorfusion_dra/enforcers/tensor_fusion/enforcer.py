@@ -116,15 +116,18 @@ class TensorFusion(Enforcer):
     def tenants_folder(self) -> str:
         return f"{self.root}/shm"
 
+    def pod_folder(self, claim: PreparedClaim) -> str:
+        limited = [share for share in claim.shares if share.limit]
+        is_soft = any(share.isolation is Isolation.SOFT for share in limited)
+        return self._shm_folder(claim) if is_soft and not enforcer.is_simulated(limited) else ""
+
     def needs(self, claim: PreparedClaim) -> Needs:
-        limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]
-        if not any(s.isolation is Isolation.SOFT for s in limited) or enforcer.is_simulated(
-            limited
-        ):
+        folder = self.pod_folder(claim)
+        if not folder:
             return Needs()
         return Needs(
             files=(self._limiter,),
-            folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
+            folders=(Folder(path=folder, mode=_SHM_MODE),),
             texts=preload.preload_files(self.method, _LIMITER_IN_CONTAINER, self._preload_file()),
         )
 

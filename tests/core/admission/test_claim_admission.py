@@ -21,7 +21,6 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
 from tests.support.admission import Json
-from tests.support.builders.claims import allocated_claim
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations
@@ -247,7 +246,7 @@ def test_pods_limits_qos_and_isolation_are_read_from_the_claim(
 ) -> None:
     found = filled(template_claim(), **AMOUNTS, **annotations)["metadata"]["annotations"]
 
-    share = share_policy.annotated(allocated_claim("a", annotations=found), dict)
+    share = share_policy.of_annotations(found)
 
     shown = (share.tflops_limit, share.vram_limit, share.qos, share.isolation)
     assert [str(value) for value in shown] == expected

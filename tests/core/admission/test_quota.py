@@ -6,11 +6,10 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import quota
-from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import ClaimRef, allocated
 from tests.support.builders.classes import share_class
 from tests.support.builders.pods import pod_annotations
-from tests.support.builders.policies import DEFAULTS
+from tests.support.builders.policies import policies_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 
@@ -308,8 +307,7 @@ def limits_by_the_node(found: Json) -> list[Any]:
             stored["status"]["allocation"]["devices"]["config"] = config
             ref = ClaimRef(namespace="default", name="new", uid=stored["metadata"]["uid"])
             known = allocated(ref, stored)
-            annotated = share_policy.annotated(known, lambda: of_pods)
-            policy = share_policy.of_share(known, known.allocations[0], annotated, DEFAULTS)
+            (policy,) = policies_of(known, lambda: of_pods)
             limits.append(policy.vram_limit or REQUESTED_MEMORY)
     return limits
 

@@ -26,7 +26,7 @@ from tests.support.builders.allocations import allocation, exclusive_allocation,
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_ref
 from tests.support.builders.devices import NODE as MEMBER
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import COMMON_NODES, ENFORCER, RULES, node_facts
+from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_facts
 from tests.support.builders.policies import share_policy
 
 NODE = node_facts(*gpus(2))
@@ -244,12 +244,9 @@ def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
         admit("a", ONE, allocation(GPU_0, 2), isolation=SHARED)
 
 
-@pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
-def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
-    enforcer: HamiCore | Mps,
-) -> None:
-    rules = replace(RULES, enforcers={enforcer.name: enforcer})
-    node = replace(NODE, enforcer=enforcer.name, rules=rules)
+@pytest.mark.parametrize("enforcer", [HamiCore.name, Mps.name])
+def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(enforcer: str) -> None:
+    node = replace(NODE, enforcer=enforcer)
     soft = admit("a", ONE, on=node, isolation=SOFT)
 
     kept = admit("b", allocation(GPU_0, 2), on=node, isolation=HARD, beside=[soft])
@@ -264,7 +261,7 @@ def test_claim_with_two_isolation_modes_is_refused() -> None:
     with pytest.raises(
         ClaimError, match=r"^claim default/a: isolation: found hard, soft, expected one$"
     ):
-        admission.admit(claim, modes, [])
+        admission.record(claim, modes)
 
 
 def test_claim_that_has_its_card_without_limits_keeps_later_claims_off_even_if_the_card_grows() -> (
@@ -343,7 +340,7 @@ def test_capacity_of_another_package_is_counted_and_never_in_the_way_otherwise(
             records.append(admit(f"c{number}", share, on=with_slots(value), beside=records))
             assert records[-1].shares[0].consumed.get(SLOTS) == (kept and quantity.parse(kept))
 
-    assert lending.redistribute_limits(records, NODE.rules) == records
+    assert lending.divided(records, NODE.rules) == records
 
 
 def test_capacity_from_text_always_has_a_policy() -> None:

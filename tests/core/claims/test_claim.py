@@ -20,6 +20,7 @@ from tensorfusion_dra.core.claims.prepared import (
     DeviceMetadata,
     Mount,
     PreparedClaim,
+    PreparedShare,
     SharedAccess,
 )
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -301,9 +302,9 @@ def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
 def test_memory_request_is_the_virtual_amount_if_the_pool_oversubscribes(
     consumed: dict[str, str], vram_bytes: int
 ) -> None:
-    amounts = {name: quantity.parse(text) for name, text in consumed.items()}
+    kept = {**RECORD.shares[0].as_json(), "consumed": consumed}
 
-    assert replace(RECORD.shares[0], consumed=amounts).reserved.vram_bytes == vram_bytes
+    assert PreparedShare.from_json(kept).reserved.vram_bytes == vram_bytes
 
 
 TWO_DEVICES = claim_record(

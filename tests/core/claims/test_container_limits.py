@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, share_policy
-from tensorfusion_dra.core.claims.admit import ClaimFacts, admit
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
@@ -20,12 +20,12 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support import markdown
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_record
+from tests.support.builders.claims import admitted, allocated_claim, claim_record
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import RULES, node_facts
 from tests.support.builders.pods import pod_annotations
-from tests.support.builders.policies import DEFAULTS
+from tests.support.builders.policies import policies_of
 from tests.support.cdi_rules import environment, injected, violations
 from tests.support.markdown import ROOT
 
@@ -114,13 +114,8 @@ def one_card(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
 
 def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     claim = claimed.claim()
-    annotated = share_policy.annotated(
-        claim, lambda: {f"default/p{n}": pod for n, pod in enumerate(pods)}
-    )
-    policies = [
-        share_policy.of_share(claim, item, annotated, DEFAULTS) for item in claim.allocations
-    ]
-    return admit(claim, replace(claimed.node, policies=policies), claimed.existing())
+    policies = policies_of(claim, lambda: {f"default/p{n}": pod for n, pod in enumerate(pods)})
+    return admitted(claim, replace(claimed.node, policies=policies), claimed.existing())
 
 
 def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.capacity import Oversubscription
@@ -19,8 +18,6 @@ from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia import Nvidia
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
@@ -106,8 +103,7 @@ def test_memory_is_lent_and_taken_back(steps: list[tuple[str, int, int, dict[str
 def test_who_reserves_little_borrows_little_of_what_cannot_be_taken_back(
     enforcer: str, rules: dict[str, Any], limit: int
 ) -> None:
-    every = {**RULES.enforcers, Nvidia.name: Nvidia()}
-    card = Card(replace(NODE, enforcer=enforcer, rules=replace(RULES, enforcers=every, **rules)))
+    card = Card(replace(NODE, enforcer=enforcer, rules=replace(RULES, **rules)))
 
     record = card.admit("a", of_card(1, 1), limit="80Gi")
 
@@ -186,7 +182,7 @@ def test_nothing_is_lent_on_a_device_with_a_damaged_record(
     card.admit("a", of_card(1, 10), limit="60Gi")
     card.admit("b", of_card(2, 10, device=GPU_1), limit="60Gi")
 
-    found = lending.divided(recorded(card), RULES, damaged)
+    found = lending.divided(recorded(card), RULES, damaged=[damaged], is_read=True)
 
     assert [limit_of(claim).vram_bytes / GIB for claim in found] == gib
 
@@ -236,8 +232,8 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         assert not soft or sum(sizes) >= CARD_GIB * GIB
     # They follow from the records alone, and another division changes nothing.
     rules = card.node.rules
-    assert lending.divided(recorded(card), rules) == card.claims()
-    assert lending.redistribute_limits(card.claims(), rules) == card.claims()
+    assert lending.divided(recorded(card), rules, is_read=True) == card.claims()
+    assert lending.divided(card.claims(), rules) == card.claims()
 
 
 @pytest.mark.parametrize(
@@ -269,31 +265,6 @@ def test_limits_of_an_unknown_enforcer_never_change() -> None:
     card.admit("b", of_card(2, 30), limit="80Gi")
 
     assert card.gib() == {"a": 60, "b": 30}
-
-
-class AtLeast20(TensorFusion):
-    """An enforcer that cannot express limits below 20Gi."""
-
-    def needs(self, claim: PreparedClaim) -> Needs:
-        if limit_of(claim).vram_bytes < 20 * GIB:
-            raise ClaimError(f"claim {claim.ref}: found less than 20Gi, expected more")
-        return Needs()
-
-
-def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest() -> None:
-    rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
-    card = Card(replace(NODE, rules=rules))
-    card.admit("a", of_card(1, 5), limit="40Gi")
-    card.admit("b", of_card(2, 25), limit="40Gi")
-    assert card.gib() == {"a": 40, "b": 40}
-
-    card.admit("c", of_card(3, 50), limit="50Gi")
-    assert card.gib() == {"a": 40, "b": 25, "c": 50}
-    assert lending.divided(recorded(card), rules) == card.claims()
-
-    card.release("c")
-    assert card.gib() == {"a": 40, "b": 40}
-    assert [claim.shares[0].granted for claim in card.claims()] == [None, None]
 
 
 VIRTUAL = node_facts(
@@ -371,7 +342,9 @@ def wanted_limit(
     tflops: str, vram: str, *, milli_tflops: int = 312_000, share_policy: SharePolicy = DEFAULTS
 ) -> Limit:
     consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
-    return lending.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, share_policy)
+    card = gpu(milli_tflops=milli_tflops)
+    _, wanted = lending.request_and_wanted("gpu-0", card, consumed, share_policy)
+    return wanted
 
 
 @pytest.mark.parametrize(

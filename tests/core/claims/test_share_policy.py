@@ -1,6 +1,6 @@
 """Parameters and annotations of a share, and the policy that is merged from all sources."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig
+from tensorfusion_dra.core.claims.claim import OpaqueConfig
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
@@ -18,11 +18,12 @@ from tests.faults.mutations import ANYTHING
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim
 from tests.support.builders.pods import pod_annotations
-from tests.support.builders.policies import DEFAULTS
+from tests.support.builders.policies import DEFAULTS, policies_of
 
 SHARE = allocation("gpu-0", 1, request="main")
 NOTHING = ShareParameters()
 Fields = dict[str, Any]
+Annotations = Mapping[str, str]
 
 
 def gpu_share(**fields: Any) -> dict[str, Any]:
@@ -43,23 +44,18 @@ def merged(
     of_class: Fields | None = None,
     of_claim: Fields | None = None,
     *more: OpaqueConfig,
-    annotated: ShareParameters = NOTHING,
+    on_claim: Annotations | None = None,
+    on_pods: Sequence[Annotations] = (),
 ) -> SharePolicy:
-    """Return the policy of a share by parameters of its class and claim; None for none."""
+    """Return the policy of a share by parameters of class and claim, and by annotations."""
     given = (("class", of_class), ("claim", of_claim))
     configs = [config(source, **fields) for source, fields in given if fields is not None]
-    claim = allocated_claim("a", SHARE, configs=(*configs, *more))
-    return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
-
-
-def annotated_claim(**annotations: str) -> AllocatedClaim:
-    return allocated_claim("a", SHARE, annotations=pod_annotations(**annotations))
-
-
-def annotated(claim: AllocatedClaim, *of_pods: Mapping[str, str]) -> ShareParameters:
-    """Read the annotations of a claim, or else those of its pods 0, 1 and so on."""
-    pods = {f"default/{index}": found for index, found in enumerate(of_pods)}
-    return share_policy.annotated(claim, lambda: pods)
+    claim = allocated_claim(
+        "a", SHARE, configs=(*configs, *more), annotations=pod_annotations(**on_claim or {})
+    )
+    pods = {f"default/{n}": pod_annotations(**found) for n, found in enumerate(on_pods)}
+    (policy,) = policies_of(claim, lambda: pods)
+    return policy
 
 
 FORBIDDEN = {"overridable": False}
@@ -94,19 +90,21 @@ def test_first_source_that_sets_a_limit_wins(
     on_pods: list[str],
     vram_limit: str | None,
 ) -> None:
-    claim = annotated_claim() if on_claim is None else annotated_claim(vram_limit=on_claim)
-    pods = [pod_annotations(vram_limit=limit) for limit in on_pods]
-
-    found = merged(of_class, of_claim, annotated=annotated(claim, *pods))
+    found = merged(
+        of_class,
+        of_claim,
+        on_claim=None if on_claim is None else {"vram_limit": on_claim},
+        on_pods=[{"vram_limit": limit} for limit in on_pods],
+    )
 
     assert found.vram_limit == (None if vram_limit is None else quantity.parse(vram_limit))
 
 
 def test_each_value_comes_from_the_first_source_that_sets_it() -> None:
-    pods = ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi"))
+    pods = [{"isolation": "hard", "vram_limit": "9Gi"}]
 
     of_class = {"limits": {"tflops": "100"}, "qos": "low"}
-    assert merged(of_class, {"qos": "high"}, annotated=pods) == SharePolicy(
+    assert merged(of_class, {"qos": "high"}, on_pods=pods) == SharePolicy(
         isolation=Isolation.HARD,
         qos=Qos.HIGH,
         tflops_limit=quantity.parse("100"),
@@ -124,28 +122,28 @@ SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
     ("of_class", "of_claim", "annotated", "isolation", "by_tenant"),
     [
         (None, None, None, Isolation.SOFT, False),
-        (None, None, Isolation.SOFT, Isolation.SOFT, False),
+        (None, None, "soft", Isolation.SOFT, False),
         (None, SOFT, None, Isolation.SOFT, False),
-        (None, None, Isolation.SHARED, Isolation.SHARED, True),
-        (None, HARD, Isolation.SHARED, Isolation.HARD, True),
+        (None, None, "shared", Isolation.SHARED, True),
+        (None, HARD, "shared", Isolation.HARD, True),
         (HARD, None, None, Isolation.HARD, False),
         (HARD, HARD, None, Isolation.HARD, False),
-        (HARD, None, Isolation.SHARED, Isolation.HARD, False),
+        (HARD, None, "shared", Isolation.HARD, False),
         (HARD, SHARED, None, Isolation.SHARED, True),
         (HARD, SOFT, None, Isolation.SOFT, True),
-        (SHARED | FORBIDDEN, HARD, Isolation.HARD, Isolation.SHARED, False),
+        (SHARED | FORBIDDEN, HARD, "hard", Isolation.SHARED, False),
         (FORBIDDEN, HARD, None, Isolation.HARD, True),
-        (FORBIDDEN, None, Isolation.SHARED, Isolation.SHARED, True),
+        (FORBIDDEN, None, "shared", Isolation.SHARED, True),
     ],
 )
 def test_isolation_is_by_tenant_if_it_differs_from_the_administrators(
     of_class: Fields | None,
     of_claim: Fields | None,
-    annotated: Isolation | None,
+    annotated: str | None,
     isolation: Isolation,
     by_tenant: bool,
 ) -> None:
-    found = merged(of_class, of_claim, annotated=ShareParameters(isolation=annotated))
+    found = merged(of_class, of_claim, on_pods=[{"isolation": annotated}] if annotated else ())
 
     assert (found.isolation, found.isolation_by_tenant) == (isolation, by_tenant)
 
@@ -178,8 +176,8 @@ def test_config_applies_to_its_requests_and_subrequests(
     share = allocation("gpu-0", 1, request=request_name, subrequest=subrequest)
     claim = allocated_claim("a", share, configs=(config("claim", *requests, qos="critical"),))
 
-    qos = share_policy.of_share(claim, share, NOTHING, DEFAULTS).qos
-    assert (qos is Qos.CRITICAL) is is_for_it
+    (policy,) = policies_of(claim)
+    assert (policy.qos is Qos.CRITICAL) is is_for_it
 
 
 def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
@@ -187,9 +185,7 @@ def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> Non
     configs = (config("class", "main", qos="low", **FORBIDDEN), config("claim", qos="high"))
     claim = allocated_claim("a", SHARE, other, configs=configs)
 
-    found = [share_policy.of_share(claim, share, NOTHING, DEFAULTS).qos for share in (SHARE, other)]
-
-    assert found == [Qos.LOW, Qos.HIGH]
+    assert [policy.qos for policy in policies_of(claim)] == [Qos.LOW, Qos.HIGH]
 
 
 @pytest.mark.parametrize(
@@ -231,12 +227,12 @@ def test_malformed_annotations_are_refused_with_their_owner(
     on_claim: dict[str, str], on_pod: dict[str, str], error: str
 ) -> None:
     with pytest.raises(ClaimError, match=f"claim default/a: {error}"):
-        annotated(annotated_claim(**on_claim), {}, pod_annotations(**on_pod))
+        merged(on_claim=on_claim, on_pods=[{}, on_pod])
 
 
 def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
-    assert annotated(annotated_claim(gpu_count="2"), pod_annotations(qos="low")).qos
-    assert annotated(annotated_claim(), {"a": "b"}) == NOTHING
+    assert merged(on_claim={"gpu_count": "2"}, on_pods=[{"qos": "low"}]).qos is Qos.LOW
+    assert merged(on_pods=[{"gpu_count": "2"}]) == DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -244,11 +240,9 @@ def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
     [("tflops_limit", "1Gi"), ("vram_limit", "1Gi"), ("qos", "low"), ("isolation", "hard")],
 )
 def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(name: str, text: str) -> None:
-    claim = annotated_claim(**{name: text})
+    found = merged(on_claim={name: text}, on_pods=[{"qos": "high", "vram_limit": "7Gi"}])
 
-    found = annotated(claim, pod_annotations(qos="high", vram_limit="7Gi"))
-
-    assert found == annotated(claim) != NOTHING
+    assert found == merged(on_claim={name: text}) != DEFAULTS
 
 
 def errors(parse: Callable[..., object], found: object, **trust: bool) -> list[str]:

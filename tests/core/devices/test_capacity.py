@@ -237,7 +237,7 @@ OF_ALL = claim(1, STOPPED, tflops="312", vram="40Gi")
 def test_record_of_the_total_before_memory_was_reserved_stays() -> None:
     today = lending.with_totals(OF_ALL, RESERVING.devices)
 
-    (kept,) = lending.redistribute_limits([today], RESERVING.rules)
+    (kept,) = lending.divided([today], RESERVING.rules)
 
     assert kept.shares[0].limit == OF_ALL.shares[0].limit
 

@@ -3,18 +3,24 @@
 from typing import Final
 
 from tensorfusion_dra.core.claims.admit import ClaimFacts
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, SharedAccess
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.devices import NO_HOST, NODE, published_devices
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
-RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
+ENFORCERS: Final[dict[str, Enforcer]] = {
+    each.name: each for each in (ENFORCER, HAMI_CORE, Mps(), Nvidia())
+}
+RULES: Final = LendingRules(facts={name: each.facts for name, each in ENFORCERS.items()})
 
 
 def node_facts(
@@ -31,7 +37,9 @@ def node_facts(
             )
             for name, device in devices.items()
         },
-        shared_access=SharedAccess(device_nodes=COMMON_NODES),
+        shared_access=SharedAccess(
+            device_nodes=COMMON_NODES if any(each.minor is not None for each in gpus) else ()
+        ),
         enforcer=ENFORCER.name,
         rules=rules,
     )

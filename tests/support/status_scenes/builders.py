@@ -190,6 +190,7 @@ def operation(
         kind=kind,
         claim=ClaimRef(namespace=namespace, name=claim, uid=claim_uid(name)),
         ended_at=ago(seconds=seconds_ago),
+        seconds=sum(stages.values()),
         seconds_by_stage=stages,
         last_stage=milliseconds[-1][0],
         result=result,
