@@ -64,6 +64,7 @@ _SOCKET_BYTES: Final = 64 * 2**10
 _CHECK_SECONDS: Final = 0.02
 _MAX_CONNECTING: Final = 16
 _CLOSING_SECONDS: Final = 1.0
+_SLOW_SECONDS: Final = 1.0
 _BEAT_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 10.0
 
@@ -134,6 +135,7 @@ class _Connection(SSLProtocol):
         since: When its handshake began, then when that ended, and once it is known when its last
             request began or was answered. Among others of its kind the oldest is cut first, so one
             in its handshake only after half as many others have come as there may be.
+        awaited_since: When its request began to arrive, then when its answer was ready.
         is_known: True once a review was answered on it. Requests that were refused do not count.
         place: That of its request among those that have arrived; None if it has none. Without a
             worker it may have to give way.
@@ -142,6 +144,7 @@ class _Connection(SSLProtocol):
     max_size = _PIECE_BYTES  # of the buffer for reading, 256 KiB by itself
     tcp: asyncio.Transport
     address = namespace = ""
+    awaited_since = math.inf
     is_known = False
     place: Place | None = None
     turns: Turns
@@ -359,6 +362,7 @@ class ReviewServer:
         connection: _Connection = scope["state"]["connection"]
         connection.namespace = ""
         connection.http.transport.set_write_buffer_limits(1)  # a write waits for those before
+        connection.awaited_since = arrived
         self._hold(connection, 0)
         if connection.is_known:
             connection.since = arrived
@@ -367,6 +371,7 @@ class ReviewServer:
                 found = await self._read(scope, receive, connection, arrived)
             if isinstance(found, Request):
                 found = await self._worked_on(connection, found)
+            connection.awaited_since = time.monotonic()
             if not self._hold(connection, len(found.body)):
                 raise ConnectionError
             async with asyncio.timeout(self.bounds.request_seconds):
@@ -449,17 +454,21 @@ class ReviewServer:
     def _crowding(self, several: Collection[_Connection]) -> _Connection:
         """Return the one of several connections with requests that has to give way.
 
-        It is the oldest of the address, and there of the namespace, that hold most; first those
-        that have not arrived or are not read.
+        Clients that have not sent all, or not read their answer, in a second go first: many
+        addresses of such clients would hold more than the API server. Then it is the oldest of the
+        address, and there of the namespace, that hold most; of these first one that is not worked
+        on and waits for no worker.
         """
+        now = time.monotonic()
         weights = Counter[tuple[str, ...]]()
         for each in several:
             for group in ((each.address,), (each.address, each.namespace)):
                 weights[group] += _SOCKET_BYTES + self.held[each]
 
-        def weight(each: _Connection) -> tuple[int, int, bool]:
+        def weight(each: _Connection) -> tuple[bool, int, int, bool]:
+            is_slow = each.place is None and now - each.awaited_since > _SLOW_SECONDS
             of_namespace = weights[each.address, each.namespace]
-            return weights[(each.address,)], of_namespace, each.place is None
+            return is_slow, weights[(each.address,)], of_namespace, each.place is None
 
         return max(several, key=weight)
 

@@ -564,6 +564,28 @@ def test_bodies_of_whoever_holds_most_give_way_to_those_of_others(
         assert [each.recv(12) for each in answered] == [b"HTTP/1.1 200"] * 3
 
 
+def test_slow_bodies_of_many_addresses_give_way_to_whoever_waits_for_an_answer(
+    files: Files,
+) -> None:
+    respond = HeldEcho()
+    bounds = replace(PATIENT, held_bytes=2 * 2**20, large_workers=1)
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        for number in range(8):
+            slow = opened.enter_context(secured(server, files, f"127.0.0.{number + 2}"))
+            slow.sendall(LARGE + b"x" * 200_000)
+        assert eventually(lambda: held(server, 200_000) == 8)
+        for each in server.held:
+            each.awaited_since -= 1.1
+        several = [opened.enter_context(secured(server, files)) for _ in range(3)]
+        for number, client in enumerate(several):
+            client.sendall(LARGE_REVIEW)
+            assert eventually(lambda: held(server, 600_000) > number)  # noqa: B023
+        respond.wait()
+        respond.go_on.set()
+
+        assert [each.recv(12) for each in several] == [b"HTTP/1.1 200"] * 3
+
+
 def test_requests_that_wait_make_room_for_the_connections_of_others(files: Files) -> None:
     respond = HeldEcho()
     bounds = replace(PATIENT, connections=8, small_workers=1)
