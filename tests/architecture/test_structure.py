@@ -191,6 +191,7 @@ def test_yaml_is_read_in_one_way_which_bounds_it() -> None:
 
 THREAD_STARTERS: Final = {
     "webhook/server.py": "a fixed number, which requests get in turn",
+    "cluster/published_cards.py": "one that evaluates selectors",
     "runtime/http_server.py": "a bounded number for pages and probes, and one that accepts",
     "kubelet/plugin_servers.py": "a fixed number for the kubelet's calls",
     "runtime/single_call_thread.py": "one for each provider and enforcer of another package",

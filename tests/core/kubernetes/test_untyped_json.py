@@ -124,6 +124,30 @@ def test_every_cut_gives_the_same_items_and_fields(size: int, ascii_only: bool) 
         assert stream.fields == {name: LIST[name] for name in LIST if name != "items"}
 
 
+def drawn(draw: random.Random, levels: int) -> object:
+    """Return a JSON value with few or many parts, some of them empty, and odd texts."""
+    if levels == 0 or draw.random() < 0.3:
+        return draw.choice(({}, [], 1, "", 'a"b\\', "[{:,", "}]", "é"))
+    parts = [drawn(draw, levels - 1) for _ in range(draw.randint(0, 3))]
+    return parts if draw.random() < 0.5 else {f"{n}{{": part for n, part in enumerate(parts)}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_each_item_is_read_or_passed_over_by_its_own_elements(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untyped_json, "MAX_ELEMENTS", 6)
+    draw = random.Random(seed)
+    items = [{} if draw.random() < 0.2 else {"a": drawn(draw, 4)} for _ in range(12)]
+    text, size = json.dumps({"items": items}).encode(), draw.randint(1, 80)
+
+    found = list(ItemStream(pieces(text, size)))
+
+    assert [None if isinstance(each, PassedOver) else each for each in found] == [
+        each if untyped_json.elements(json.dumps(each).encode()) <= 6 else None for each in items
+    ]
+
+
 def test_a_text_that_ends_early_is_refused_wherever_it_ends() -> None:
     text = json.dumps(LIST).encode()
 
