@@ -235,7 +235,7 @@ def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
             "flushes": 2,  # the record and its folder
             "api_requests_before_answer": 1,  # the claim
             "api_requests": 2,  # and its status, after the answer
-            "transactions": 1,
+            "transactions": 2,  # for the record, and for its files
             "records_decoded": 0,
             "files_written": 3,  # record, CDI spec and limits document
         },
