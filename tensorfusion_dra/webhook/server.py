@@ -311,13 +311,15 @@ class ReviewServer:
         )
         while not self._stopping.is_set():
             try:
-                accepted, _ = await loop.sock_accept(self._listener)
+                accepted, address = await loop.sock_accept(self._listener)
             except OSError as error:  # for example, no file descriptors left
                 if not self._stopping.is_set():
                     log.warning("accept_failed", error=str(error))
                 await asyncio.sleep(_CHECK_SECONDS)
                 continue
-            await self._make_room()
+            if not await self._make_room(str(address[0])):
+                accepted.close()
+                continue
             made = loop.connect_accepted_socket(partial(_Connection, self, config), accepted)
             connecting = loop.create_task(made)
             self._connecting.add(connecting)
@@ -336,10 +338,12 @@ class ReviewServer:
         for each in [*self.connections]:
             each.cut()
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, address: str) -> bool:
         """Cut a connection if there are too many; while all are worked on, wait.
 
-        Neither strangers nor clients with reviews can take more than half from the others.
+        Neither strangers nor clients with reviews can take more than half from the others. But the
+        reviews of several namespaces of one address do not give way to its next connection: under
+        more load than can be answered, each cut would cost another handshake. Return False then.
         """
         most = self.bounds.connections
         while len(self.connections) >= most and not self._stopping.is_set():
@@ -350,11 +354,16 @@ class ReviewServer:
             strange, known = ([c for c in idle if c.is_known is has] for has in (False, True))
             found = strange if len(strange) > most / 2 else known or strange
             if waiting and (len(waiting) > most / 2 or not found):
-                self._crowding(waiting).cut()
+                crowding = self._crowding(waiting)
+                row = [each for each in waiting if each.namespace == crowding.namespace]
+                if crowding.address == address and len(row) < len(waiting) / 2:
+                    return False
+                crowding.cut()
             elif found:
                 min(found, key=lambda each: each.since).cut()
             else:
                 await asyncio.sleep(_CHECK_SECONDS)
+        return True
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, as an ASGI application."""

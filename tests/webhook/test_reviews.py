@@ -201,7 +201,13 @@ def test_every_review_is_reported_with_its_outcome(
 
 @pytest.mark.parametrize(
     ("query", "seconds"),
-    [("?timeout=10s", 9.5), ("?timeout=30s", 9.5), ("?timeout=1s", 0.5), ("", 4.5), ("?timeout=nan", 4.5)],
+    [
+        ("?timeout=10s", 9.5),
+        ("?timeout=30s", 9.5),
+        ("?timeout=1s", 0.5),
+        ("", 4.5),
+        ("?timeout=nan", 4.5),
+    ],
 )
 def test_pod_read_uses_the_api_servers_timeout_less_a_margin_and_what_has_passed(
     query: str, seconds: float

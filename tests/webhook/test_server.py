@@ -603,6 +603,33 @@ def test_requests_that_wait_make_room_for_the_connections_of_others(files: Files
         assert respond.paths.index("/other") <= 2
 
 
+@pytest.mark.parametrize(
+    ("address", "namespaces", "is_answered"),
+    [(HOST, "abcd", False), (HOST, "aaab", True), ("127.0.0.2", "abcd", True)],
+    ids=["the same address", "one namespace", "another address"],
+)
+def test_reviews_that_wait_do_not_give_way_to_the_next_connection_of_their_address(
+    files: Files, address: str, namespaces: str, *, is_answered: bool
+) -> None:
+    respond = HeldEcho()
+    bounds = replace(PATIENT, connections=8, small_workers=1)
+    with serving(respond, files, bounds) as server, ExitStack() as opened:
+        for number in range(8):
+            client = opened.enter_context(secured(server, files))
+            client.sendall(request("/", body(namespaces[number % 4])))
+            assert eventually(lambda: len(server.held) > number)  # noqa: B023
+        respond.wait()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            last = opened.enter_context(secured(server, files, address))
+            last.sendall(request("/last", body("z")))
+            assert is_answered
+        respond.go_on.set()
+        assert eventually(lambda: len(respond.paths) == 8)
+
+    assert ("/last" in respond.paths) is is_answered
+    assert respond.paths.count("/") == (7 if is_answered else 8)
+
+
 def test_connections_that_come_at_once_have_as_many_requests_make_room(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
