@@ -12,6 +12,7 @@ from tensorfusion_dra.runtime.loops import Wakeup
 T = TypeVar("T")
 
 _FRESH_SECONDS: Final = 10.0
+_EMPTY_SECONDS: Final = 1.0
 _KNOWN_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 0.05
 """Time for a reading of some nodes' slices; after a pause the first caller waits for it."""
@@ -36,10 +37,11 @@ class Lately(Generic[T]):
     def seen(self) -> T | None:
         """Return what was read in the last half minute; None if nothing was.
 
-        Something empty is read again, because it is soon more while a cluster starts.
+        Something empty is read again after a second, because it is soon more while a cluster
+        starts.
         """
         read_at, found = self._found
-        if not found or self._clock() - read_at > _FRESH_SECONDS:
+        if self._clock() - read_at > (_FRESH_SECONDS if found else _EMPTY_SECONDS):
             self._done.clear()
             self._wakeup.wake()
             self._done.wait(_PATIENCE_SECONDS)

@@ -253,6 +253,7 @@ class ReviewServer:
         self._stopping: Final = Event()
         self._running: Final = Lock()
         self._grace_seconds = 0.0
+        self._full = ("", 0.0)
         self._small, self._large = (
             (ThreadPoolExecutor(number, name), Turns(number, most_bytes=bounds.body_bytes))
             for number, name in (
@@ -346,6 +347,10 @@ class ReviewServer:
         more load than can be answered, each cut would cost another handshake. Return False then.
         """
         most = self.bounds.connections
+        full, until = self._full  # to find out takes a millisecond
+        if len(self.connections) >= most and address == full and time.monotonic() < until:
+            await asyncio.sleep(0)
+            return False
         while len(self.connections) >= most and not self._stopping.is_set():
             idle = [each for each in self.connections if each.place is None]
             # Of one that was cut, the request is held a while longer.
@@ -357,6 +362,7 @@ class ReviewServer:
                 crowding = self._crowding(waiting)
                 row = [each for each in waiting if each.namespace == crowding.namespace]
                 if crowding.address == address and len(row) < len(waiting) / 2:
+                    self._full = address, time.monotonic() + _CHECK_SECONDS
                     return False
                 crowding.cut()
             elif found:

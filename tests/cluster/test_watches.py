@@ -478,7 +478,7 @@ def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() 
 
 @pytest.mark.parametrize(
     ("before", "pause_seconds"),
-    [([], 0.0), (["one"], 100.0)],
+    [([], 1.1), (["one"], 100.0)],
     ids=["nothing at all", "asked after a pause"],
 )
 def test_reading_without_objects_and_one_after_a_pause_are_read_again(
@@ -492,3 +492,20 @@ def test_reading_without_objects_and_one_after_a_pause_are_read_again(
         now, nodes = pause_seconds, ["another"]
 
         assert eventually(lambda: lately.seen() == ["another"])
+
+
+def test_reading_without_objects_is_not_read_again_for_each_who_asks() -> None:
+    readings, now = [0], 0.0
+
+    def read() -> list[str]:
+        readings[0] += 1
+        return []
+
+    lately = Lately(read, clock=lambda: now)
+    with running(lately.run, stop=lately.stop):
+        assert eventually(lambda: lately.seen() == [])
+        for _ in range(100):
+            now += 0.009
+            assert lately.seen() == []
+
+    assert readings[0] <= 2  # at once, and when the first one asked
