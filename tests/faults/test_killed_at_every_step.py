@@ -117,6 +117,8 @@ def unprepare(node: Node, points: FaultPoints) -> Story:
         refs=(a, b),
         before=lambda story: story.prepare(a, b),
         act=lambda story: story.unprepare(b),
+        # The status of its prepare is written in the first idle moment, perhaps before.
+        by_the_clock=(*BY_THE_CLOCK, "/b/status"),
     )
 
 
