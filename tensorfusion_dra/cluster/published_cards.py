@@ -23,7 +23,9 @@ _KEPT_SECONDS: Final = 30.0
 _MAX_KEPT: Final = 64
 _MAX_WAITING: Final = 8
 _OWN_SECONDS: Final = 3.0
+"""Time for which a review waits for its own selector; in most clusters it takes less."""
 _OTHERS_SECONDS: Final = 0.2
+"""The same while the selectors of other reviews come first."""
 _PUBLISHED: Final[Projection] = {
     "metadata!": {"name!": str},
     "spec!": {
@@ -87,10 +89,10 @@ class PublishedCards:
                 if len(waiting) >= _MAX_WAITING:
                     raise RetryableError("ResourceSlices: many selectors are being evaluated")
                 found = self._thread.submit(self._select, select)
+                self._selections.pop(key, None)  # it is the newest now
                 self._selections[key] = time.monotonic(), found
                 for oldest in [*self._selections][:-_MAX_KEPT]:
                     del self._selections[oldest]
-                # A worker waits for one that takes long, but not for those of others before it.
                 patience = _OTHERS_SECONDS if waiting else _OWN_SECONDS
             else:
                 patience = _OTHERS_SECONDS

@@ -253,7 +253,7 @@ class ReviewServer:
         self._stopping: Final = Event()
         self._running: Final = Lock()
         self._grace_seconds = 0.0
-        self._full = ("", 0.0)
+        self._full = ("", 0.0)  # an address without room, and until when it counts as that
         self._small, self._large = (
             (ThreadPoolExecutor(number, name), Turns(number, most_bytes=bounds.body_bytes))
             for number, name in (
@@ -287,7 +287,7 @@ class ReviewServer:
         """Raise RetryableError if the thread that runs run() is stuck; it can be started anew."""
         if (silent := time.monotonic() - self.alive_at) > _SILENT_SECONDS:
             raise RetryableError(
-                f"reviews: found none read for {silent:.1f} s, expected at most {_SILENT_SECONDS}"
+                f"reviews: found none read for {silent:.1f} s, expected at most {_SILENT_SECONDS} s"
             )
 
     async def _beat(self) -> None:
@@ -347,7 +347,7 @@ class ReviewServer:
         more load than can be answered, each cut would cost another handshake. Return False then.
         """
         most = self.bounds.connections
-        full, until = self._full  # to find out takes a millisecond
+        full, until = self._full  # counted at most every 20 ms, as that takes a millisecond
         if len(self.connections) >= most and address == full and time.monotonic() < until:
             await asyncio.sleep(0)
             return False
@@ -470,9 +470,9 @@ class ReviewServer:
         """Return the one of several connections with requests that has to give way.
 
         Clients that have not sent all, or not read their answer, in a second go first: many
-        addresses of such clients would hold more than the API server. Then it is the oldest of the
-        address, and there of the namespace, that hold most; of these first one that is not worked
-        on and waits for no worker.
+        addresses of such clients would hold more than the API server. Then it is the address, and
+        there the namespace, that holds most. Its oldest connection goes, but first one whose
+        request has not arrived, or whose answer is ready.
         """
         now = time.monotonic()
         weights = Counter[tuple[str, ...]]()
