@@ -1,6 +1,7 @@
 """Scripts in hack answer --help, and refuse an unknown option, before they do anything."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ class Machine:
         for name in TOOLS:
             (self.programs / name).symlink_to(str(shutil.which(name)))
         python = self.programs / "python3"
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         python.chmod(0o755)
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
