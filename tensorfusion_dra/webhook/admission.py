@@ -16,8 +16,8 @@ from tensorfusion_dra.core.admission import (
     claim_admission,
     class_admission,
     dialects,
-    findings,
     pod_admission,
+    pod_findings,
     pod_request,
     quota,
 )
@@ -219,7 +219,7 @@ class AdmissionRules:
         try:
             found = self._resolve(wanted, enabled=wanted.enabled)
             if not found.enabled:
-                of_pod = findings.without_effect(pod) if found.enabled is None else ()
+                of_pod = pod_findings.without_effect(pod) if found.enabled is None else ()
                 warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
                 self._tell(asked, review.controller(pod, asked.namespace), warnings)
                 return Verdict(warnings=warnings)
@@ -229,7 +229,7 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
-            errors = [*wanted.errors, *(() if wanted.has_amounts else findings.mixed(pod))]
+            errors = [*wanted.errors, *(() if wanted.has_amounts else pod_findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
@@ -420,7 +420,7 @@ class AdmissionRules:
             owner = claim_admission.owner(asked.document, asked.namespace)
             seconds = min(asked.wait_seconds, _WARNING_SECONDS)
             pod = self.pods.find(owner, wait_seconds=seconds)
-            found = findings.unnamed(pod, [entry]) if pod else ()
+            found = pod_findings.unnamed(pod, [entry]) if pod else ()
             if warnings := [f"{each.subject}: {each.found}" for each in found]:
                 self.on_warnings(owner.as_reference(), warnings)
 

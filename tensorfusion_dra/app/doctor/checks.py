@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
+from tensorfusion_dra.core.finding import Finding, not_checked, note, problem
 
 
 class Place(StrEnum):

@@ -28,8 +28,8 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
+from tensorfusion_dra.core import finding as findings
+from tensorfusion_dra.core.finding import EXIT_CODES, Finding, Level
 
 _WIDTH: Final = max(len(level) for level in Level)
 _WAIT_SECONDS: Final = 10.0

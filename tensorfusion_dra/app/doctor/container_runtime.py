@@ -25,7 +25,7 @@ from tensorfusion_dra.cluster.api import resource_path
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem
+from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState

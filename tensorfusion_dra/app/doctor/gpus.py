@@ -13,8 +13,8 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
-from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
+from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices

@@ -13,8 +13,8 @@ from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import InputError, StatusError
+from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of

@@ -15,10 +15,10 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.findings import ANNOTATIONS, CONTAINERS
+from tensorfusion_dra.core.admission.pod_findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.finding import Finding, Level
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import devices, placement

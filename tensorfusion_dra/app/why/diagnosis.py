@@ -14,14 +14,20 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import cards, claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission import (
+    cards,
+    claim_admission,
+    dialects,
+    pod_findings,
+    pod_request,
+)
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
+from tensorfusion_dra.core.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
@@ -103,7 +109,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
 
 def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
     """Return a diagnosis with the annotations that the workload has in place of its pods."""
-    for each in findings.misplaced(workload):
+    for each in pod_findings.misplaced(workload):
         return replace(
             found,
             answer=f"Its pods get no GPU: {each.subject} {each.found}. {found.answer}",
@@ -312,7 +318,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                 )
             )
     elif not resource_claims.entries(pod):
-        found.findings += _of_new_pods(findings.without_effect(pod), is_created=is_created)
+        found.findings += _of_new_pods(pod_findings.without_effect(pod), is_created=is_created)
     for entry in resource_claims.entries(found.pod):
         name = resource_claims.stored_name(found.pod, entry)
         if name:
@@ -341,7 +347,7 @@ def _unnamed(pod: Document, claims: Sequence[Document], observed: Observed) -> I
     stored = resource_claims.names_by_entry(pod)
     # A claim that is not created yet has the name that resource_claims.created() gives it.
     made = {each: stored.get(each, f"{pod['metadata'].get('name')}-{each}") for each in entries}
-    return findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
+    return pod_findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
 
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -353,7 +359,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
-        yield from _of_new_pods(findings.without_effect(pod))
+        yield from _of_new_pods(pod_findings.without_effect(pod))
     named = (_stored(pod, observed, name) for name in reading.claim_names(pod))
     claims = [claim for claim in named if claim is not None]
     yield from _of_new_pods(_unnamed(pod, claims, observed))
@@ -381,7 +387,7 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
             continue
         if not pod_request.parse(review.annotations_of(pod)).has_percentages:
             made = resource_claims.created(pod, name_of(entry), template)
-            yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
+            yield from pod_findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -737,8 +743,8 @@ def unknown_resources(
     offered |= resource_claims.class_of_resource(observed.classes).keys()
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
     unknown = [name for name in asked if name not in offered]
-    if dialect := findings.dialect_of(unknown):
-        found = findings.untranslated(
+    if dialect := pod_findings.dialect_of(unknown):
+        found = pod_findings.untranslated(
             pod, dialect, observed.labels_of(pod), is_spoken=dialect in _spoken(observed)
         )
         yield from _of_new_pods([found], is_created=is_created)

@@ -1,6 +1,6 @@
-"""What is wrong with a pod, as its annotations, claim, workload and namespace show it.
+"""Findings about a pod, from its annotations, claim, workload and namespace.
 
-For `why`, of pods that exist or are in a file, and for the webhook.
+`why` reports them of pods in the cluster or in a file, the webhook of pods that are created.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects, pod_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
-from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
+from tensorfusion_dra.core.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
