@@ -15,7 +15,6 @@ from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    duplicate,
     forbidden,
     invalid,
     not_supported,
@@ -162,7 +161,7 @@ def _options_errors(
             yield invalid(here, str(amount), text)
         # The API server compares whole numbers, fractions rounded up: 1.1 and 1.9 are the same.
         if amount.ceil() in seen:
-            yield duplicate(here, str(amount.ceil()))
+            yield rules.duplicate(here, str(amount.ceil()))
         seen.add(amount.ceil())
     wanted = quantity.parse(default)
     if wanted not in amounts:

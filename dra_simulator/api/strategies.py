@@ -13,11 +13,11 @@ from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    duplicate,
+    Reason,
     forbidden,
     invalid,
-    not_found,
     required,
+    shown,
 )
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 
@@ -251,7 +251,7 @@ class PodStrategy(Strategy):
                     yield from _source_errors(at, found)
                 case "Container":
                     if found.get("name") in seen:
-                        yield duplicate(f"{at}.name", found.get("name"))
+                        yield rules.duplicate(f"{at}.name", found.get("name"))
                     seen.append(found.get("name"))
                     claims = elements(part(found, "resources").get("claims"))
                     yield from _use_errors(f"{at}.resources.claims", list(claims), names)
@@ -307,12 +307,11 @@ def _use_errors(path: str, claims: list[Json], names: list[object]) -> Iterator[
         key = (name, claim.get("request", ""))
         # A container that uses a whole claim cannot name one of its requests as well.
         if key in seen or (name, "") in seen or (not key[1] and name in {n for n, _ in seen}):
-            yield duplicate(where, name)
+            yield rules.duplicate(where, name)
         elif name not in names:
             text = "must be one of the names in pod.spec.resourceClaims"
-            found = not_found(where, name)
             empty = "" if names else " which is empty"
-            yield FieldError(where, found.reason, f"{found.text}: {text}{empty}")
+            yield FieldError(where, Reason.NOT_FOUND, f"Not found: {shown(name)}: {text}{empty}")
         seen.append(key)
 
 

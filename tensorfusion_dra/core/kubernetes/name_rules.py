@@ -1,4 +1,4 @@
-"""Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys, uids."""
+"""Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,6 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_UID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def size(text: str) -> int:
@@ -81,18 +80,6 @@ def all_qualified(path: str, names: Iterable[str]) -> Iterator[FieldError]:
         yield from qualified(path, name)
 
 
-def fully_qualified(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is an attribute's name with its domain."""
-    if not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-        return
-    yield from qualified(path, name)
-    if "/" not in name:
-        yield invalid(
-            path, name, "a fully qualified name must be a domain and a name separated by a slash"
-        )
-
-
 def label_key(path: str, key: object) -> Iterator[FieldError]:
     """Yield errors unless it is the key of a label: ``[prefix/]name``."""
     if not isinstance(key, str):
@@ -106,24 +93,6 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
         yield invalid(path, key, text)
 
 
-def extended_resource(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is None or the name of an extended resource: ``domain/name``.
-
-    It is not of Kubernetes itself, and a quota can name it with the prefix ``requests.``.
-    """
-    if not isinstance(name, str):
-        return
-    if "/" not in name:
-        text = "a name must be a domain-prefixed path, such as 'example.com/my-prop'"
-        yield invalid(path, name, text)
-    elif "kubernetes.io/" in name:
-        yield invalid(path, name, 'must not have "kubernetes.io/" domain')
-    if name.startswith("requests."):
-        yield invalid(path, name, 'must not have "requests." prefix')
-    for error in label_key(path, f"requests.{name}"):
-        yield invalid(path, name, error.text)
-
-
 def label_value(path: str, value: object) -> Iterator[FieldError]:
     """Yield errors unless it is the value of a label; an empty value is valid."""
     if not isinstance(value, str):
@@ -131,12 +100,6 @@ def label_value(path: str, value: object) -> Iterator[FieldError]:
     elif value and (size(value) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
         text = f"a valid label must be empty or {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
         yield invalid(path, value, text)
-
-
-def uid(path: str, value: object) -> Iterator[FieldError]:
-    """Yield errors unless it is a UUID in RFC 4122 normalized form."""
-    if not isinstance(value, str) or not _UID.fullmatch(value):
-        yield invalid(path, value, "uid must be in RFC 4122 normalized form, in lower case")
 
 
 def _spelled(
