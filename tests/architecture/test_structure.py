@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.enforcers import registered
+from tests.support.sources import PACKAGE, ROOT, files, imported, nodes
 
-ROOT: Final = Path(__file__).parents[2]
-PACKAGE: Final = ROOT / "tensorfusion_dra"
 OUTSIDE: Final = {
     "asyncio",
     "ctypes",
@@ -35,26 +34,6 @@ OUTSIDE: Final = {
     "uuid",
 }
 """Modules of the standard library for I/O, threads, clocks, randomness or processes."""
-
-
-def files(folder: Path = PACKAGE) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "pb"]
-
-
-def nodes(path: Path) -> Iterator[ast.AST]:
-    """Yield each part of a file's syntax tree."""
-    yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports, at any place in it."""
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)

@@ -32,7 +32,6 @@ from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
-from tests.enforcers.test_enforcer_choice import NOW, Chooser
 from tests.support.builders import stored_claims
 from tests.support.builders.prepared_claims import (
     POD,
@@ -41,6 +40,7 @@ from tests.support.builders.prepared_claims import (
     prepared_share,
     simulated_share,
 )
+from tests.support.enforcer_choice import NOW, Chooser
 from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
 

@@ -19,11 +19,11 @@ from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import Registered
 from tensorfusion_dra.enforcers import registered as registered_enforcers
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, run_pod, start
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
 from tests.support.logs import capture_logs
+from tests.support.node_plugin_process import cluster_with, log_lines, run_pod, start
 
 ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
 READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
