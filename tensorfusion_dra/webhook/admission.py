@@ -35,7 +35,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Objects
 
@@ -210,7 +210,7 @@ class AdmissionRules:
     enforces_hard: bool = False
     names_containers: bool = False
 
-    def pod(self, asked: Review) -> Verdict:
+    def pod(self, asked: Review) -> Decision:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
         pod, annotations, wait_seconds = asked.document, asked.annotations, asked.wait_seconds
         if not asked.is_creation or not pod_request.requests_gpu(annotations):
@@ -222,7 +222,7 @@ class AdmissionRules:
                 of_pod = pod_findings.without_effect(pod) if found.enabled is None else ()
                 warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
                 self._tell(asked, review.controller(pod, asked.namespace), warnings)
-                return Verdict(warnings=warnings)
+                return Decision(warnings=warnings)
             if self.quotas and not wanted.whole:
                 quotas = of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
@@ -246,7 +246,7 @@ class AdmissionRules:
                         errors.append(FieldError(where, Reason.INVALID, text))
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
             if errors:
-                return Verdict(errors=errors)
+                return Decision(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not self.has_priority_class(priority, wait_seconds):
@@ -263,7 +263,7 @@ class AdmissionRules:
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
-        return Verdict(
+        return Decision(
             changed=pod_admission.admitted(
                 pod,
                 wanted,
@@ -312,23 +312,23 @@ class AdmissionRules:
                 warnings += at_present.warnings(choices, cards, pool=found.name)
         return list(dict.fromkeys(warnings))
 
-    def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
+    def dialect(self, dialect: Dialect, asked: Review) -> Decision:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
         if not asked.is_creation:
             return PASSED
         pod = untyped_json.copied(asked.document)
         translated = dialects.translate(pod, {dialect})
         if refused := translated.refusals:
-            return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
+            return Decision(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
         if not translated.annotations:
             return PASSED
         dialects.apply(pod, translated)
         words = [f"{each.key}: {each.text}" for each in translated.matches]
-        return Verdict(
+        return Decision(
             changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in translated.notes)]
         )
 
-    def claim(self, asked: Review) -> Verdict:
+    def claim(self, asked: Review) -> Decision:
         """Fill a new claim: from Tensor Fusion's template with its pod's request, then with the
         amounts of its DeviceClasses.
 
@@ -346,26 +346,26 @@ class AdmissionRules:
             return review.unavailable(error)
         return self._checked_limits(asked, found)
 
-    def _checked_limits(self, asked: Review, verdict: Verdict) -> Verdict:
-        """Return the verdict on a new claim or template, or the refusal of its limits.
+    def _checked_limits(self, asked: Review, decision: Decision) -> Decision:
+        """Return the decision on a new claim or template, or the refusal of its limits.
 
         No node prepares a claim with a limit, of its own or of its classes, below the request.
         """
-        if verdict.errors:
-            return verdict
-        claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+        if decision.errors:
+            return decision
+        claim, path = decision.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
         if asked.kind != "ResourceClaim":
             claim = as_map(claim.get("spec"))
         try:
             claim = class_admission.spelled_out(claim, parsed_classes(self.classes))
             errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
         except RetryableError:
-            return verdict  # the classes are not known yet; the node compares the limits again
+            return decision  # the classes are not known yet; the node compares the limits again
         except DriverError as error:
             return _refused("", str(error))
-        return Verdict(errors=errors) if errors else verdict
+        return Decision(errors=errors) if errors else decision
 
-    def _of_pod(self, asked: Review) -> Verdict:
+    def _of_pod(self, asked: Review) -> Decision:
         try:
             ref = claim_admission.owner(asked.document, asked.namespace)
         except InputError as error:
@@ -381,8 +381,8 @@ class AdmissionRules:
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
 
-    def _of_classes(self, asked: Review, claim: Item) -> Verdict | None:
-        """Return a verdict on a claim that its classes change or refuse; None for another one.
+    def _of_classes(self, asked: Review, claim: Item) -> Decision | None:
+        """Return a decision on a claim that its classes change or refuse; None for another one.
 
         Raises:
             RetryableError: A class, or what is read for it, is not known at present.
@@ -401,12 +401,12 @@ class AdmissionRules:
                 owner = claim_admission.owner(claim, asked.namespace)
                 pod = self.pods.find(owner, wait_seconds=wait_seconds) or {}
                 if errors := [*class_admission.named_by_containers(pod, claim, apart)]:
-                    return Verdict(errors=errors)
+                    return Decision(errors=errors)
         try:
             filled = class_admission.filled(claim, classes, apart, splits=splits)
         except DriverError as error:
             return _refused("spec.devices.requests", str(error))
-        return Verdict(changed=filled) if filled != claim else None
+        return Decision(changed=filled) if filled != claim else None
 
     def warn_unnamed(self, asked: Review) -> None:
         """Have the pod of a new claim warned if none of its containers names the claim."""
@@ -424,19 +424,19 @@ class AdmissionRules:
             if warnings := [f"{each.subject}: {each.found}" for each in found]:
                 self.on_warnings(owner.as_reference(), warnings)
 
-    def parameters(self, asked: Review) -> Verdict:
+    def parameters(self, asked: Review) -> Decision:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         errors = claim_admission.errors(
             asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
         )
-        verdict = Verdict(errors=tuple(errors))
+        decision = Decision(errors=tuple(errors))
         is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
-        return self._checked_limits(asked, verdict) if is_new_claim else verdict
+        return self._checked_limits(asked, decision) if is_new_claim else decision
 
-    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
-        """Return a verdict that fills the claim with its pod's request.
+    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Decision:
+        """Return a decision that fills the claim with its pod's request.
 
         Raises:
             InputError: The pod's annotations, its pool or the claim are invalid.
@@ -471,7 +471,7 @@ class AdmissionRules:
         containers = pod_admission.containers(pod, wanted)
         warnings = self._warnings(pod, several, containers, found, namespace=asked.namespace)
         self._tell(asked, ref.as_reference(), warnings)
-        return Verdict(changed=filled)
+        return Decision(changed=filled)
 
     def _tell(self, asked: Review, about: Mapping[str, str], warnings: Sequence[str]) -> None:
         if about and warnings and not asked.dry_run:
@@ -551,5 +551,5 @@ def of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
     return [each for each in objects if each["metadata"]["namespace"] == namespace]
 
 
-def _refused(path: str, error: InputError | str) -> Verdict:
-    return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
+def _refused(path: str, error: InputError | str) -> Decision:
+    return Decision(errors=[FieldError(path, Reason.INVALID, str(error))])

@@ -30,7 +30,7 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.projection import Projection
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.webhook.admission import of_namespace, parsed_classes
 
@@ -126,7 +126,7 @@ class QuotaAdmission:
         self._seen: dict[tuple[str, float], None] = {}
         """Reservations whose claims were seen with their amounts, oldest first."""
 
-    def claim(self, asked: Review) -> Verdict:
+    def claim(self, asked: Review) -> Decision:
         """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
@@ -154,7 +154,7 @@ class QuotaAdmission:
             return review.unavailable(error)
         except DriverError as error:
             errors = [str(error)]
-        return Verdict(
+        return Decision(
             errors=tuple(
                 FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors
             )

@@ -14,7 +14,7 @@ import structlog
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
+from tensorfusion_dra.core.kubernetes.review import Decision, Outcome, Review, ReviewError
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import AdmissionRules
@@ -43,7 +43,7 @@ _EVENTS: Final = {
 }
 
 
-Rule = Callable[[Review], Verdict]
+Rule = Callable[[Review], Decision]
 
 
 class Reviews:
@@ -64,11 +64,11 @@ class Reviews:
         """
         self._on_review: Final = on_review
 
-        def claim_within_quotas(asked: Review) -> Verdict:
-            verdict = quotas.claim(asked)
-            if not verdict.errors:
+        def claim_within_quotas(asked: Review) -> Decision:
+            decision = quotas.claim(asked)
+            if not decision.errors:
                 admission.warn_unnamed(asked)
-            return verdict
+            return decision
 
         # The API server converts other versions of an object into the one of the configuration.
         claims = {(RESOURCE_GROUP, "v1", "ResourceClaim")}
@@ -87,7 +87,7 @@ class Reviews:
     def respond(self, request: Request) -> Response:
         """Return the answer to an HTTP request.
 
-        A request that cannot be read gets an HTTP error instead of a verdict. Then the failure
+        A request that cannot be read gets an HTTP error instead of a decision. Then the failure
         policy of the webhook's configuration decides.
         """
         waited = time.monotonic() - request.arrived
@@ -118,21 +118,21 @@ class Reviews:
             )
         outcome = Outcome.FAILED
         try:
-            verdict = rule(parsed)
-            outcome = review.outcome(verdict)
+            decision = rule(parsed)
+            outcome = review.outcome(decision)
         finally:
             seconds = time.monotonic() - request.arrived
             self._on_review(parsed.kind, outcome, seconds)
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
         level, event = _EVENTS[outcome]
-        if outcome is not Outcome.PASSED or verdict.warnings:
-            facts["warnings"], level = list(verdict.warnings), max(level, logging.INFO)
-        if verdict.errors:
-            facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
+        if outcome is not Outcome.PASSED or decision.warnings:
+            facts["warnings"], level = list(decision.warnings), max(level, logging.INFO)
+        if decision.errors:
+            facts["error"] = "; ".join(map(str, decision.errors))[:1000]
         log.log(level, event, **facts)
         return Response(
             status=HTTPStatus.OK,
-            body=json.dumps(review.answer(parsed, verdict)).encode(),
+            body=json.dumps(review.answer(parsed, decision)).encode(),
             content_type="application/json",
         )
 

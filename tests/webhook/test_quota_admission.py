@@ -20,7 +20,7 @@ from tensorfusion_dra.cluster.objects import Quotas
 from tensorfusion_dra.cluster.watch import QUOTAS, ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, UnreadableError
-from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict, unavailable
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, unavailable
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tests.support.admission import (
     ClaimsInMemory,
@@ -76,7 +76,7 @@ class Namespace:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def admit(self, document: Json, **changes: Any) -> Verdict:
+    def admit(self, document: Json, **changes: Any) -> Decision:
         return self.admission.claim(review_of(document, **changes))
 
     def refusals(self, document: Json, **changes: Any) -> list[str]:
@@ -282,9 +282,9 @@ def test_no_order_of_reviews_and_storing_exceeds_a_quota(seed: int) -> None:
         begin.wait()
         if is_by_hand:  # from the review on, as nobody can tell when its answer has arrived
             pending.add(name)
-        verdict = replicas[number % 3].claim(review_of(document))
+        decision = replicas[number % 3].claim(review_of(document))
         answered.release()
-        if verdict.errors:
+        if decision.errors:
             pending.discard(name)
             return
         if not is_by_hand:

@@ -30,7 +30,7 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.scheduling import allocation, cel_evaluation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, Trial
@@ -294,18 +294,18 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
-    verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
+    decision = _decision(observed, pod) if requests_share or has_entry else PASSED
     _judge(
         found,
-        verdict,
+        decision,
         annotations,
         is_created=is_created,
         is_admitted=has_entry and is_created,
     )
-    if requests_share and verdict.errors:
+    if requests_share and decision.errors:
         found.is_complete = False
-    elif requests_share and verdict.changed is not None:
-        found.pod = verdict.changed
+    elif requests_share and decision.changed is not None:
+        found.pod = decision.changed
         if is_created:
             found.findings.append(_no_claim(observed))
         elif not _has_webhook(observed):
@@ -355,8 +355,8 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     yield from deleted(pod, observed)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
-    verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
-    if verdict.changed is not None or verdict.errors:
+    decision = _decision(observed, pod) if requests and not has_entry else PASSED
+    if decision.changed is not None or decision.errors:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
         yield from _of_new_pods(pod_findings.without_effect(pod))
@@ -387,7 +387,7 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
             continue
         if not pod_request.parse(review.annotations_of(pod)).has_percentages:
             made = resource_claims.created(pod, name_of(entry), template)
-            yield from pod_findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
+            yield from pod_findings.outdated(claim, _decision(observed, pod, made).changed or claim)
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -426,7 +426,7 @@ def _no_claim(observed: Observed) -> Finding:
 
 def _judge(
     found: Resolved,
-    verdict: Verdict,
+    decision: Decision,
     annotations: Mapping[str, str],
     *,
     is_created: bool,
@@ -439,7 +439,7 @@ def _judge(
     warning, because its author meant that one.
     """
     again = ", and create the pod again" if is_created else ""
-    for error in verdict.errors:
+    for error in decision.errors:
         subject = error.path or "pod"
         found.findings.append(
             not_checked(subject, error.text)
@@ -451,7 +451,7 @@ def _judge(
                 remedy=f"correct {subject}{again}",
             )
         )
-    for text in verdict.warnings:
+    for text in decision.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
             is_typo = "did you mean" in reason
@@ -506,10 +506,10 @@ def _add_future(
         found.is_complete = False
         return
     claim: Document = resource_claims.created(found.pod, name_of(entry), template)
-    verdict = _verdict(observed, found.pod, claim)
+    decision = _decision(observed, found.pod, claim)
     found.findings += [
         problem(str(error.path or "claim"), error.text, expected="", remedy="")
-        for error in verdict.errors
+        for error in decision.errors
     ]
     if is_created and not any(each.subject == WEBHOOK for each in found.findings):
         reason = "FailedResourceClaimCreation"
@@ -527,7 +527,7 @@ def _add_future(
                 else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
             )
         )
-    found.future.append(verdict.changed or claim)
+    found.future.append(decision.changed or claim)
 
 
 def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
@@ -573,8 +573,8 @@ class _Listed:
         return self.listed[0]
 
 
-def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
-    """Return the webhook's verdict on the pod, or on a claim that was just created for it.
+def _decision(observed: Observed, pod: Document, claim: Document | None = None) -> Decision:
+    """Return the webhook's decision on the pod, or on a claim that was just created for it.
 
     Its settings are not known here. Isolation `hard` is allowed: the node refuses it if its
     enforcer has none.
