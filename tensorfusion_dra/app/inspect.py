@@ -36,8 +36,8 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import (
-    Outcome,
     ProviderKind,
+    ProviderOutcome,
     ProviderState,
     Registered,
     Report,
@@ -359,14 +359,14 @@ def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Repo
         for name in registered.OWN
     )
     for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
-        outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
+        outcome = ProviderOutcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
         if each.name in settings.candidates and not each.unused:
             began, errors = time.monotonic(), {}
             try:
                 node_parts.candidates(replace(settings, enforcer=each.name))
             except InputError as error:
                 errors[""] = str(error)
-            outcome = Outcome(
+            outcome = ProviderOutcome(
                 state=ProviderState.FAILED if errors else ProviderState.OK,
                 seconds=time.monotonic() - began,
                 errors=errors,

@@ -168,7 +168,7 @@ class ProviderState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProviderOutcome:
     """Outcome of the last round of calls.
 
     Attributes:
@@ -197,7 +197,7 @@ class ProviderRunner:
         wake: Has the cards read soon; passed to a provider that listens.
         """
         self.registered = registered
-        self.outcome = Outcome(state=ProviderState.NEW)
+        self.outcome = ProviderOutcome(state=ProviderState.NEW)
         self._budget_seconds = budget_seconds
         self._late_text = (
             f"no answer within {budget_seconds:g} s; the last good answers remain in use"
@@ -285,7 +285,7 @@ class ProviderRunner:
         self, state: ProviderState, seconds: float | None, errors: Mapping[str, str]
     ) -> None:
         """Keep the outcome; log each error once, until all are over."""
-        self.outcome = Outcome(state=state, seconds=seconds, errors=errors)
+        self.outcome = ProviderOutcome(state=state, seconds=seconds, errors=errors)
         texts = frozenset(errors.values())
         for error in sorted(texts - self._logged):
             log.warning("provider_failed", **self.registered.log_fields, error=error)
@@ -304,7 +304,7 @@ class Report:
     """
 
     registered: Registered
-    outcome: Outcome
+    outcome: ProviderOutcome
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
 
@@ -431,7 +431,9 @@ class Providers:
             self._reports.get(each)
             or Report(
                 registered=each,
-                outcome=Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW),
+                outcome=ProviderOutcome(
+                    state=ProviderState.UNUSED if each.unused else ProviderState.NEW
+                ),
             )
             for each in sorted(self._registered, key=lambda each: each.kind)
         ]

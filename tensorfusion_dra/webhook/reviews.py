@@ -14,7 +14,7 @@ import structlog
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.core.kubernetes.review import Decision, Outcome, Review, ReviewError
+from tensorfusion_dra.core.kubernetes.review import Decision, Review, ReviewError, ReviewOutcome
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import AdmissionRules
@@ -36,10 +36,10 @@ _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
 """The API server passes the configuration's timeoutSeconds, 1 to 30, as a query parameter."""
 _EVENTS: Final = {
-    Outcome.PASSED: (logging.DEBUG, "review_passed"),
-    Outcome.CHANGED: (logging.INFO, "review_changed"),
-    Outcome.DENIED: (logging.INFO, "review_denied"),
-    Outcome.UNAVAILABLE: (logging.WARNING, "review_unavailable"),
+    ReviewOutcome.PASSED: (logging.DEBUG, "review_passed"),
+    ReviewOutcome.CHANGED: (logging.INFO, "review_changed"),
+    ReviewOutcome.DENIED: (logging.INFO, "review_denied"),
+    ReviewOutcome.UNAVAILABLE: (logging.WARNING, "review_unavailable"),
 }
 
 
@@ -54,7 +54,7 @@ class Reviews:
         admission: AdmissionRules,
         quotas: QuotaAdmission,
         *,
-        on_review: Callable[[str, Outcome, float], None],
+        on_review: Callable[[str, ReviewOutcome, float], None],
     ) -> None:
         """Map each path to the rule for its objects.
 
@@ -116,7 +116,7 @@ class Reviews:
                 HTTPStatus.BAD_REQUEST,
                 f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}",
             )
-        outcome = Outcome.FAILED
+        outcome = ReviewOutcome.FAILED
         try:
             decision = rule(parsed)
             outcome = review.outcome(decision)
@@ -125,7 +125,7 @@ class Reviews:
             self._on_review(parsed.kind, outcome, seconds)
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
         level, event = _EVENTS[outcome]
-        if outcome is not Outcome.PASSED or decision.warnings:
+        if outcome is not ReviewOutcome.PASSED or decision.warnings:
             facts["warnings"], level = list(decision.warnings), max(level, logging.INFO)
         if decision.errors:
             facts["error"] = "; ".join(map(str, decision.errors))[:1000]

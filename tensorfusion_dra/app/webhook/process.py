@@ -33,7 +33,7 @@ from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
 from tensorfusion_dra.runtime.supervisor import Supervisor
@@ -79,7 +79,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
-    metrics = WebhookMetrics(("Pod", *CONFIG_PATHS), Outcome)
+    metrics = WebhookMetrics(("Pod", *CONFIG_PATHS), ReviewOutcome)
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
     process_memory.finish_start()

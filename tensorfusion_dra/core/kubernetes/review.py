@@ -102,7 +102,7 @@ def unavailable(error: RetryableError) -> Decision:
     return Decision(errors=[FieldError("", Reason.INVALID, str(error))], code=UNAVAILABLE)
 
 
-class Outcome(StrEnum):
+class ReviewOutcome(StrEnum):
     """End of a review."""
 
     CHANGED = "changed"
@@ -114,11 +114,11 @@ class Outcome(StrEnum):
     """The webhook has a fault; the failure policy of its configuration decides."""
 
 
-def outcome(decision: Decision) -> Outcome:
+def outcome(decision: Decision) -> ReviewOutcome:
     """Return the outcome of a review with this decision."""
     if decision.errors:
-        return Outcome.UNAVAILABLE if decision.code == UNAVAILABLE else Outcome.DENIED
-    return Outcome.PASSED if decision.changed is None else Outcome.CHANGED
+        return ReviewOutcome.UNAVAILABLE if decision.code == UNAVAILABLE else ReviewOutcome.DENIED
+    return ReviewOutcome.PASSED if decision.changed is None else ReviewOutcome.CHANGED
 
 
 def parse(text: bytes, *, wait_seconds: float) -> Review:
