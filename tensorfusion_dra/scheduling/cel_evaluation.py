@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import cost, dialect, syntax
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
@@ -507,7 +507,7 @@ def _check(text: str, *, own: bool) -> list[str]:
     return []
 
 
-def _literal_errors(text: str, root: Node) -> Iterator[str]:
+def _literal_errors(text: str, root: SyntaxNode) -> Iterator[str]:
     """Yield an error for each literal that is no valid pattern, and each conversion that fails.
 
     The API server refuses them at creation, wherever they are: cel-go's validators of literals,
@@ -534,7 +534,7 @@ def _literal_errors(text: str, root: Node) -> Iterator[str]:
             yield f"{line}:{column}: {error}"[:_SHOWN]
 
 
-def _is_conversion(node: Node) -> bool:
+def _is_conversion(node: SyntaxNode) -> bool:
     """Return True for a call that converts a constant: a literal, or a conversion of one."""
     if node.form != "call" or node.text not in _CONVERSIONS or len(node.parts) != 1:
         return False

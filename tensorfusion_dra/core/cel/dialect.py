@@ -25,7 +25,7 @@ from typing import Final, Literal, NoReturn
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.devices import capacity
 
 MAX_EXPRESSION_BYTES: Final = 10_240
@@ -148,7 +148,7 @@ class _Translation:
             end = stop
         return "".join([*parts, self._expression[end:]])
 
-    def condition(self, node: Node, bound: _Names, *, conjunct: bool) -> None:
+    def condition(self, node: SyntaxNode, bound: _Names, *, conjunct: bool) -> None:
         """Translate a condition, such that it is false on devices that lack one of its capacities.
 
         Args:
@@ -172,7 +172,7 @@ class _Translation:
             guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
             self._wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
 
-    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> ValueKind:
+    def _value(self, node: SyntaxNode, bound: _Names, use: _Use = "value") -> ValueKind:
         """Translate a part of any kind; return its kind."""
         match node.form:
             case "name":
@@ -200,7 +200,7 @@ class _Translation:
                     self._value(part, bound, "either")
         return _LITERALS.get(node.form, ValueKind.UNKNOWN)
 
-    def _index(self, node: Node, bound: _Names, use: _Use) -> ValueKind:
+    def _index(self, node: SyntaxNode, bound: _Names, use: _Use) -> ValueKind:
         of, key = node.parts
         target = self._value(of, bound, "member")
         self._value(key, bound)
@@ -223,7 +223,7 @@ class _Translation:
             self._lacking[-1].append(name)
         return known[name]
 
-    def _call(self, node: Node, bound: _Names) -> ValueKind:
+    def _call(self, node: SyntaxNode, bound: _Names) -> ValueKind:
         if syntax.is_has(node):
             self._lacking.append([])  # has() itself needs no guard
             self._value(node.parts[0], bound)
@@ -243,14 +243,14 @@ class _Translation:
             self._value(argument, inner, use)
         return ValueKind.UNKNOWN
 
-    def _to_number(self, node: Node, target: ValueKind) -> None:
+    def _to_number(self, node: SyntaxNode, target: ValueKind) -> None:
         if target is ValueKind.AMOUNT:
             self._wrap(node.parts[0], "quantity(", ")")
         elif target not in (ValueKind.QUANTITY, ValueKind.UNKNOWN):
             self._refuse(f"found {_TO_NUMBER}() of {target.value}, expected a Quantity", node.at)
         self._replace(node, "asApproximateFloat")
 
-    def _operation(self, node: Node, bound: _Names) -> None:
+    def _operation(self, node: SyntaxNode, bound: _Names) -> None:
         """Translate a comparison, ``in`` or arithmetic; refuse amounts that are not converted.
 
         A Quantity can only be compared for equality with another one. The strings that hold amounts
@@ -277,16 +277,16 @@ class _Translation:
                     operand.start,
                 )
 
-    def _replace(self, node: Node, text: str) -> None:
+    def _replace(self, node: SyntaxNode, text: str) -> None:
         """Replace the text of a node: its literal or name."""
         self._replaced[node.at] = (node.at + len(node.text), text)
 
-    def _wrap(self, node: Node, before: str, after: str) -> None:
+    def _wrap(self, node: SyntaxNode, before: str, after: str) -> None:
         """Insert text around a node, outside of what earlier calls inserted there."""
         self._inserted[node.start] = before + self._inserted[node.start]
         self._inserted[node.end] += after
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: SyntaxNode) -> str:
         return self._expression[node.start : node.end]
 
     def _refuse(self, reason: str, offset: int) -> NoReturn:
