@@ -23,7 +23,7 @@ from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
-from tensorfusion_dra.scheduling.devices import Attribute, Device, slice_of
+from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice, slice_of
 
 missing = ""
 """Why nothing can be evaluated here; "" if it can. Some systems have no wheel of the library."""
@@ -335,7 +335,7 @@ class Selector:
             text for texts in _TEXTS.findall(expression) for text in texts if text
         }
 
-    def matches(self, device: Device) -> bool:
+    def matches(self, device: PublishedDevice) -> bool:
         """Return True if the expression selects the device.
 
         Raises:

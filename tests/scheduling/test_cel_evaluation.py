@@ -13,14 +13,19 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
-from tensorfusion_dra.scheduling.devices import Attribute, Capacity, Device, DeviceId
+from tensorfusion_dra.scheduling.devices import (
+    Attribute,
+    DeviceId,
+    PublishedCapacity,
+    PublishedDevice,
+)
 from tests.support.builders.slices import stored_slices
 from tests.support.hostile_selectors import LISTS, STRINGS, TIME, hostile, list_of, repeated
 from tests.support.selecting import A, C
 from tests.support.tally import INPUTS_FUZZED, Tally, portion
 
 DRIVER = "gpu.example.com"
-GPU = Device(
+GPU = PublishedDevice(
     id=DeviceId(DRIVER, "node-a", "gpu-0"),
     attributes={
         "model": Attribute("string", "A100"),
@@ -30,8 +35,8 @@ GPU = Device(
         "resource.kubernetes.io/pciBusID": Attribute("string", "0000:3b:00.0"),
     },
     capacity={
-        "tflops": Capacity(quantity.parse("71200m")),
-        "vram": Capacity(quantity.parse("40Gi")),
+        "tflops": PublishedCapacity(quantity.parse("71200m")),
+        "vram": PublishedCapacity(quantity.parse("40Gi")),
     },
     is_shared=True,
 )
@@ -160,7 +165,7 @@ def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
 def test_an_odd_attribute_fails_every_expression_on_its_device(
     attribute: Attribute, reason: str
 ) -> None:
-    odd = Device(id=GPU.id, attributes={"odd": attribute})
+    odd = PublishedDevice(id=GPU.id, attributes={"odd": attribute})
 
     with pytest.raises(CelRunError, match=reason):
         cel_evaluation.selector("true").matches(odd)

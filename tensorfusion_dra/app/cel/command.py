@@ -21,7 +21,7 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.scheduling import cel_evaluation, devices, placement
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
-from tensorfusion_dra.scheduling.devices import Device, Usage
+from tensorfusion_dra.scheduling.devices import PublishedDevice, Usage
 
 Document = Mapping[str, Any]
 
@@ -216,7 +216,7 @@ class _Result:
         error: Set if the selector fails on it, which stops the scheduling of the pod.
     """
 
-    device: Device
+    device: PublishedDevice
     reasons: tuple[str, ...]
     refusal: str | None
     error: str | None
@@ -271,7 +271,9 @@ def _explain(
     return 0 if any(item.matches for item in results) else 1
 
 
-def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: Usage) -> _Result:
+def _result(
+    term: Term, device: PublishedDevice, requests: Mapping[str, Quantity], used: Usage
+) -> _Result:
     result = placement.result(term, device)
     refusal: str | None = None
     if requests and not device.is_shared:
@@ -320,7 +322,7 @@ def _lines(
 
 
 def _rows(
-    term: Term, devices: Sequence[Device], depth: int = 0
+    term: Term, devices: Sequence[PublishedDevice], depth: int = 0
 ) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
@@ -335,11 +337,11 @@ def _rows(
         yield from _rows(part, devices, depth + 1)
 
 
-def _passing(term: Term, devices: Sequence[Device]) -> int:
+def _passing(term: Term, devices: Sequence[PublishedDevice]) -> int:
     return sum(placement.result(term, device) is True for device in devices)
 
 
-def _values(term: Term, devices: Sequence[Device]) -> dict[str, Counter[str]]:
+def _values(term: Term, devices: Sequence[PublishedDevice]) -> dict[str, Counter[str]]:
     return {lookup.name: placement.values(lookup, devices) for lookup in term.lookups}
 
 
@@ -357,7 +359,7 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
 
 
-def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
+def _term_document(term: Term, devices: Sequence[PublishedDevice]) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,
@@ -367,7 +369,9 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _read(file: str | None, api: Api, *, with_claims: bool) -> tuple[Sequence[Device], Usage]:
+def _read(
+    file: str | None, api: Api, *, with_claims: bool
+) -> tuple[Sequence[PublishedDevice], Usage]:
     """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:

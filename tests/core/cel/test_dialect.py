@@ -23,7 +23,7 @@ from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.scheduling.devices import Attribute, Device
+from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.selecting import A, C, as_scheduled
@@ -438,7 +438,7 @@ def test_lookups_in_a_device_are_found(text: str, lookups: list[tuple[str, str, 
 NODE = Node(name="node-01", gpupool="production", qos="high")
 
 
-def scheduled_device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
+def scheduled_device(*, of: int = 8, node: Node = NODE, **attributes: str) -> PublishedDevice:
     """Return the first device of a node; model, vram (GiB) and tflops are those of its card."""
     card: dict[str, Any] = {name: attributes.pop(name) for name in ("model",) if name in attributes}
     for name, field, unit in (("vram", "vram_bytes", GIB), ("tflops", "milli_tflops", 1000)):
