@@ -11,7 +11,7 @@ from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
-from tensorfusion_dra.core.admission.cards import Cards, Nodes
+from tensorfusion_dra.core.admission.cards import Cards, PublishedNodes
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -48,7 +48,7 @@ class PublishedCards:
         self._api = server
         self._query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
         self._guard = Lock()  # guards all below
-        self._nodes: Nodes | None = None
+        self._nodes: PublishedNodes | None = None
         self._known: Cards | None = None  # None if it is to be made again
         self._selections: dict[Hashable, tuple[float, Future[Cards]]] = {}  # oldest first
         self._thread: Final = ThreadPoolExecutor(1, "selections")
@@ -130,8 +130,8 @@ class PublishedCards:
             self._nodes.put(item["node"], item["metadata"]["name"], found)
 
 
-def _added_up(items: Iterable[Slice]) -> Nodes:
-    nodes = Nodes()
+def _added_up(items: Iterable[Slice]) -> PublishedNodes:
+    nodes = PublishedNodes()
     for each in items:
         nodes.put(each["node"], each["metadata"]["name"], each["cards"])
     return nodes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.cards import Card, Cards
+from tensorfusion_dra.core.admission.cards import CardKind, Cards
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 
 _MOST_NAMED: Final = 5
@@ -23,7 +23,7 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         every: Of all nodes.
         pool: The GPUPool that the pod's devices come from; "" for any.
     """
-    numbers = Counter[Card]()
+    numbers = Counter[CardKind]()
     for of_node, (nodes, _) in every.nodes.items():
         for card, number in of_node.cards:
             numbers[card] += nodes * number
@@ -36,7 +36,7 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
             else "no node has a GPU of this driver at present, so the pod waits"
         )
         return
-    able: set[Card] = set()
+    able: set[CardKind] = set()
     for wanted in choices:
         (model,) = wanted.models or ("",)
         found = {card for card in cards if card.is_of(model)}
@@ -63,7 +63,7 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         )
 
 
-def _counted(cards: Mapping[Card, int], asked: str) -> str:
+def _counted(cards: Mapping[CardKind, int], asked: str) -> str:
     """Return the models with how many there are of each, the most frequent first.
 
     Those of which a pod asks for another product have their product names:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.cards import Card, Cards
+from tensorfusion_dra.core.admission.cards import CardKind, Cards
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
@@ -470,12 +470,12 @@ def by_kind(
     return tuple(found)
 
 
-def _is_in_reach(wanted: PodRequest, pool: str, card: Card) -> bool:
+def _is_in_reach(wanted: PodRequest, pool: str, card: CardKind) -> bool:
     """Return True if the pod can get such a card, for all that is known without its selector."""
     return (bool(wanted.expression) or card.is_in(pool)) and all(map(card.is_of, wanted.models))
 
 
-def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
+def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards.
 
     Raises:

@@ -88,7 +88,7 @@ def large_slice(node: int, number: int, cards_each: int) -> Json:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_cards_that_are_added_up_step_by_step_are_those_of_all_slices(seed: int) -> None:
-    draw, nodes, stored = Random(seed), cards.Nodes(), dict[tuple[str, str], Json]()
+    draw, nodes, stored = Random(seed), cards.PublishedNodes(), dict[tuple[str, str], Json]()
     for _ in range(60):
         (item,) = of_nodes(draw.choice((A100, T4)), first=draw.randrange(4))
         at = item["spec"]["nodeName"], f"s{draw.randrange(3)}"
@@ -105,7 +105,7 @@ def test_cards_that_are_added_up_step_by_step_are_those_of_all_slices(seed: int)
 
 
 def test_a_changed_slice_costs_the_sum_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, sums, together = cards.Nodes(), list[int](), cards.together
+    nodes, sums, together = cards.PublishedNodes(), list[int](), cards.together
     for number in range(1_000):
         nodes.put(f"n{number}", "s", cards.of_slice(of_nodes(A100)[0]))
 
@@ -124,7 +124,7 @@ def test_a_changed_slice_costs_the_sum_of_its_own_node(monkeypatch: pytest.Monke
 def test_cards_of_a_large_cluster_and_of_a_node_that_publishes_thousands_take_little_memory(
     nodes: int, slices: int, each: int
 ) -> None:
-    kept_nodes = cards.Nodes()
+    kept_nodes = cards.PublishedNodes()
     tracemalloc.start()
     try:
         for node in range(nodes):
