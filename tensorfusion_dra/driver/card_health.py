@@ -33,12 +33,12 @@ from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import (
     CardEvent,
+    CardsToPublish,
     HealthProblem,
     HealthRules,
     KnownCards,
     Moment,
     ProblemKind,
-    PublishedCards,
     Unhealthy,
 )
 from tensorfusion_dra.core.errors import HungError, RetryableError
@@ -158,7 +158,7 @@ class CardHealthTracker:
         self._remember(health.after_report(self._known, uuid, problem, self._clock()))
         return True
 
-    def visible(self) -> PublishedCards | None:
+    def visible(self) -> CardsToPublish | None:
         """Return the cards to publish; None as long as too little is known."""
         inventory = self._inventory
         if inventory is None:
