@@ -44,7 +44,7 @@ from tensorfusion_dra.runtime.http_server import (
     listener,
     text_response,
 )
-from tensorfusion_dra.webhook.turns import Place, Turns
+from tensorfusion_dra.webhook.turns import QueuedRequest, Turns
 
 log = structlog.get_logger()
 
@@ -146,7 +146,7 @@ class _Connection(SSLProtocol):
     address = namespace = ""
     awaited_since = math.inf
     is_known = False
-    place: Place | None = None
+    place: QueuedRequest | None = None
     turns: Turns
 
     def __init__(self, server: "ReviewServer", config: Config) -> None:
@@ -403,7 +403,7 @@ class ReviewServer:
         loop, body = asyncio.get_running_loop(), request.body
         threads, connection.turns = self._small if is_small(body) else self._large
         turn: asyncio.Future[None] = loop.create_future()
-        place = connection.place = Place(
+        place = connection.place = QueuedRequest(
             address=connection.address,
             namespace=connection.namespace,
             size=len(body) + untyped_json.elements(body) * _ELEMENT_BYTES,

@@ -13,7 +13,7 @@ from typing import Final
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Place:
+class QueuedRequest:
     """A request's place among those that wait for a worker or have one.
 
     Attributes:
@@ -46,22 +46,22 @@ class Turns:
         """
         self._workers: Final = workers
         self._most_bytes: Final = most_bytes
-        self._working: Final[list[Place]] = []
+        self._working: Final[list[QueuedRequest]] = []
         # By address, then by namespace; at each level the one that had its turn last is the last.
-        self._waiting: Final[dict[str, dict[str, list[Place]]]] = {}
+        self._waiting: Final[dict[str, dict[str, list[QueuedRequest]]]] = {}
 
-    def wait(self, place: Place) -> None:
+    def wait(self, place: QueuedRequest) -> None:
         """Put a request behind those of its namespace."""
         rows = self._waiting.setdefault(place.address, {})
         rows.setdefault(place.namespace, []).append(place)
         self._start()
 
-    def done(self, place: Place) -> None:
+    def done(self, place: QueuedRequest) -> None:
         """Let others have the worker of a request."""
         self._working.remove(place)
         self._start()
 
-    def refuse(self, place: Place) -> None:
+    def refuse(self, place: QueuedRequest) -> None:
         """Take out a request that waits."""
         self._take(place)
         place.on_turn()
@@ -80,7 +80,7 @@ class Turns:
             found.has_worker = True
             found.on_turn()
 
-    def _first(self) -> Place | None:
+    def _first(self) -> QueuedRequest | None:
         """Return the request whose turn it is; None if there is none that may have a worker."""
         if len(self._working) < self._workers:
             of_address, of_namespace = max(1, self._workers * 3 // 4), max(1, self._workers // 4)
@@ -91,7 +91,7 @@ class Turns:
                         return row[0]
         return None
 
-    def _take(self, place: Place) -> None:
+    def _take(self, place: QueuedRequest) -> None:
         """Take a request out of its row, and remove rows that are empty."""
         rows = self._waiting[place.address]
         rows[place.namespace].remove(place)
