@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Mount
-from tensorfusion_dra.core.claims.use import Process
+from tensorfusion_dra.core.claims.use import GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
@@ -201,7 +201,7 @@ class HostSizes(Protocol):
 class CardProcesses(Protocol):
     """Reader of the processes that use the node's cards."""
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes by GPU UUID; a card that does not say them is missing.
 
         Raises:

@@ -25,7 +25,7 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.use import NodeUse, Process, Used
+from tensorfusion_dra.core.claims.use import GpuProcess, NodeUse, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.driver.ports import CardProcesses, Claims, Events
@@ -151,7 +151,7 @@ class UseWatch:
             if (enforcer := self._enforcers.get(claim.enforcer))
             for key, each in enforcer.used(claim).items()
         }
-        cards: Mapping[str, Sequence[Process]] = {}
+        cards: Mapping[str, Sequence[GpuProcess]] = {}
         reason = ""
         try:
             cards = self._processes.processes()
@@ -196,7 +196,7 @@ class UseWatch:
                 report(claim)
 
     def _find_late_pods(
-        self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[Process]]
+        self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[GpuProcess]]
     ) -> bool:
         """Find the pods that came to a claim later; return False if not all could be read."""
         are_known = True

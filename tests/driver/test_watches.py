@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.use import Container, Process
+from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -547,7 +547,7 @@ class Cards(Enforcer):
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.cards: Mapping[str, Sequence[Process]] = {"GPU-0": [], "GPU-1": []}
+        self.cards: Mapping[str, Sequence[GpuProcess]] = {"GPU-0": [], "GPU-1": []}
         self.claims = [TWO_CARDS]
         self.events = EventsInMemory()
         self.reported: list[str] = []
@@ -568,7 +568,7 @@ class Cards(Enforcer):
     def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
         return self.counted
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         if self.unreadable:
             raise RetryableError(self.unreadable)
         return self.cards
@@ -598,7 +598,7 @@ class Cards(Enforcer):
     def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid, times: int = 1) -> None:
         """Have one process, of this pod or none, use the memory of a card at the next checks."""
         of = Container(pod_uid=pod, id="4f" * 32) if pod else None
-        process = Process(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
+        process = GpuProcess(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
         self.cards = {"GPU-0": [], "GPU-1": [], card: [process]}
         self.check(times=times)
 
@@ -703,7 +703,7 @@ def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> 
 def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
     rounds = iter(range(3))
 
-    def failing() -> Mapping[str, Sequence[Process]]:
+    def failing() -> Mapping[str, Sequence[GpuProcess]]:
         cards.watch._wakeup.wake()  # go round at once
         if next(rounds) == 2:
             cards.watch.stop()

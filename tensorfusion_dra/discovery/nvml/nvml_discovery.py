@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pynvml
 import structlog
 
-from tensorfusion_dra.core.claims.use import Process
+from tensorfusion_dra.core.claims.use import GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
@@ -148,7 +148,7 @@ class NvmlDiscovery:
         self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes that use the cards, by GPU UUID.
 
         Raises:
@@ -220,7 +220,7 @@ class _Reader:
                 gpus=tuple(self._gpu(index) for index in range(count)),
             )
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes that use the cards, by GPU UUID.
 
         Raises:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.use import Container, Process
+from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import HungError, InputError, RetryableError
@@ -469,11 +469,11 @@ class SimulatedDiscovery:
         """
         return self._recording(self._present())
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return two processes for each share that has a limit and a pod, by GPU UUID."""
         live = self._live()
         gpus = {self._uuid(position, gpu): gpu for position, gpu in enumerate(live.gpus)}
-        found: dict[str, list[Process]] = {uuid: [] for uuid in gpus}
+        found: dict[str, list[GpuProcess]] = {uuid: [] for uuid in gpus}
         for claim in self._prepared():
             for share in claim.shares:
                 if share.limit and claim.pods and share.gpu_uuid in gpus:
@@ -482,7 +482,7 @@ class SimulatedDiscovery:
                         pod_uid=claim.pods[0].uid, id=hashlib.sha256(owner.encode()).hexdigest()
                     )
                     percent = gpus[share.gpu_uuid].use // _PROCESSES
-                    process = Process(
+                    process = GpuProcess(
                         pid=len(found[share.gpu_uuid]) + 1,
                         vram_bytes=share.limit.vram_bytes * percent // 100,
                         sm_percent=share.limit.sm_percent * percent // 100,
