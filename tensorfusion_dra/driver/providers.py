@@ -115,7 +115,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedName:
     """A name that a provider gave and that the device does not have.
 
     Attributes:
@@ -136,7 +136,7 @@ class Offer:
     """
 
     entries: Mapping[str, AttributeValue | Capacity] = field(default_factory=dict)
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Extended:
 
     device: Device
     given: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedName, ...] = ()
 
 
 class RefusedError(Exception):
@@ -306,7 +306,7 @@ class Report:
     registered: Registered
     outcome: ProviderOutcome
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
+    refused: Mapping[str, Sequence[RefusedName]] = field(default_factory=dict)
 
     @property
     def state(self) -> ProviderState:
@@ -343,7 +343,7 @@ class Providers:
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
         # Each refusal is logged once, until it is over.
-        self._logged: set[tuple[Registered, str, Refusal]] = set()
+        self._logged: set[tuple[Registered, str, RefusedName]] = set()
 
     def problems(self, inventory: Inventory) -> Mapping[str, Sequence[HealthProblem]]:
         """Ask the health sources; return the problems of each card by GPU UUID.
@@ -390,7 +390,7 @@ class Providers:
             for runner in self._givers:
                 runner.start(reading)
         givers: dict[tuple[ProviderKind, str], dict[str, str]] = {}
-        refused: set[tuple[Registered, str, Refusal]] = set()
+        refused: set[tuple[Registered, str, RefusedName]] = set()
         for runner in self._givers:
             registered, offers = runner.registered, runner.answers()
             extended = []
@@ -460,7 +460,7 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
         try:
             entries[_name(name)] = checked(value)
         except RefusedError as error:
-            refused.append(Refusal(name=str(name)[:_MAX_NAME], reason=str(error)))
+            refused.append(RefusedName(name=str(name)[:_MAX_NAME], reason=str(error)))
     return Offer(entries=entries, refused=tuple(refused))
 
 
@@ -495,7 +495,7 @@ def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> 
     given, refused = [], list(offer.refused)
     for name, value in offer.entries.items():
         if reason := _conflict(name, givers, len(with_attributes) + len(with_capacity)):
-            refused.append(Refusal(name=name, reason=reason))
+            refused.append(RefusedName(name=name, reason=reason))
             continue
         if isinstance(value, Capacity):
             with_capacity[name] = value
