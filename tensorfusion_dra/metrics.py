@@ -34,8 +34,8 @@ from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed import (
     NO_ANSWER,
-    Amounts,
     ApiServerView,
+    CardAmounts,
     CardView,
     NodeView,
     RegistrationState,
@@ -86,7 +86,7 @@ _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
 _HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in ProblemKind))
 
-_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
+_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], CardAmounts]]]] = (
     ("physical", "that the card itself has for containers", lambda card: card.physical),
     ("capacity", "that the card's shares divide, as published", lambda card: card.capacity),
     ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),

@@ -19,8 +19,8 @@ from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     NodeView,
     PublishingView,
     RegistrationState,
@@ -152,7 +152,9 @@ def states(label: str, **values: float) -> Samples:
         pytest.param(
             node_view(
                 cards=(
-                    card_view(physical=Amounts(vram_bytes=GIB), capacity=Amounts(vram_bytes=GIB)),
+                    card_view(
+                        physical=CardAmounts(vram_bytes=GIB), capacity=CardAmounts(vram_bytes=GIB)
+                    ),
                 )
             ),
             {"card_oversubscription_ratio": [({**ONE, "resource": "vram"}, 1)]},
