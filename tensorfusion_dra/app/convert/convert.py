@@ -73,7 +73,7 @@ class _Bounded(Composer):
             return super().compose_node(parent, index)
 
 
-class Document:
+class YamlDocument:
     """One document of a YAML text.
 
     Attributes:
@@ -119,7 +119,7 @@ class Document:
         return int(part.lc.data[key][0]) + self._first_line
 
 
-def documents(text: str) -> Iterator[tuple[str, Document]]:
+def documents(text: str) -> Iterator[tuple[str, YamlDocument]]:
     """Yield the text of each document, and what it has.
 
     Raises:
@@ -127,7 +127,7 @@ def documents(text: str) -> Iterator[tuple[str, Document]]:
     """
     line, meter = 1, Meter()
     for part in re.split(r"(?m)^(?=---(?:\s|$))", text):
-        yield part, Document(part, line, meter)
+        yield part, YamlDocument(part, line, meter)
         line += part.count("\n")
 
 
@@ -335,7 +335,7 @@ class _Conversion:
     """Conversion of one document, which may be an object, a List or a part of an object."""
 
     def __init__(
-        self, text: str, of: Document, spoken: Collection[Dialect], classes: Collection[str]
+        self, text: str, of: YamlDocument, spoken: Collection[Dialect], classes: Collection[str]
     ) -> None:
         self._of: Final = of
         self._spoken: Final = spoken
