@@ -44,7 +44,7 @@ from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, claim_records
-from tensorfusion_dra.state.claim_records import NEW, WRITTEN, Found
+from tensorfusion_dra.state.claim_records import NEW, WRITTEN, FoundRecords
 from tensorfusion_dra.state.file_lock import FileLock
 
 log = structlog.get_logger()
@@ -291,7 +291,7 @@ class ClaimStore:
             self._known, _ = self._scanned()
         return self._known
 
-    def _scanned(self) -> tuple[_Known, Found]:
+    def _scanned(self) -> tuple[_Known, FoundRecords]:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
@@ -440,7 +440,7 @@ def _write_new(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> FoundRecords:
     """Return the records in a driver's data folder, beside a node plugin that may be running.
 
     Nothing is changed. The limits of the claims are to be computed: see lending.divided().
@@ -452,7 +452,7 @@ def read(folder: Path) -> Found:
     try:
         _refuse_old(folder)
         if not (folder / LOCK).exists():
-            return Found()
+            return FoundRecords()
         with closing(FileLock(folder / LOCK, wait_seconds=_WAIT_SECONDS)) as lock, lock.exclusive():
             return claim_records.read_folder(folder / FOLDER)
     except OSError as error:
