@@ -43,7 +43,7 @@ from tensorfusion_dra.core.observed import (
 )
 
 LabelValues = tuple[str, ...]
-Kind = TypeVar("Kind", Counter, Histogram)
+MetricKind = TypeVar("MetricKind", Counter, Histogram)
 
 NAMESPACE: Final = "tensorfusion_dra"
 """Prefix of every metric's name, without its underscore."""
@@ -102,13 +102,13 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for e
 
 
 def new(
-    kind: type[Kind],
+    kind: type[MetricKind],
     name: str,
     about: str,
     labels: Sequence[str],
     known: Iterable[LabelValues],
     **options: Any,
-) -> Kind:
+) -> MetricKind:
     """Return a metric at 0.
 
     Args:
