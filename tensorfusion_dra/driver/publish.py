@@ -73,7 +73,7 @@ from tensorfusion_dra.core.devices.gpu import (
     device_name,
 )
 from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
-from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
+from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
@@ -140,7 +140,7 @@ class DeviceCatalog:
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
         enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
-        allocations: Callable[[], Allocations] = Allocations,
+        allocations: Callable[[], KubeletDevices] = KubeletDevices,
         records: Callable[[], Iterable[PreparedClaim]] = tuple,
         events: CardEvents | None = None,
         poll_seconds: float = math.inf,
@@ -178,7 +178,7 @@ class DeviceCatalog:
         self._reading_throttle = LogThrottle(quiet_seconds=math.inf)
         self._throttle = LogThrottle()
         # Each replaced as a whole, so that reading needs no lock:
-        self._allocations = Allocations()
+        self._allocations = KubeletDevices()
         self._other_slices: Sequence[Slice] = ()
         self._users: Mapping[str, OtherUser] = {}  # of the catalog's cards, by GPU UUID
         # Guards all below but _changed and _current; one catalog is built at a time.

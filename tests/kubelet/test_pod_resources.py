@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
@@ -23,9 +23,9 @@ def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path)
     offered = [pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-b", "GPU-c"])]
 
     with kubelet(tmp_path / "s", pb.ListPodResourcesResponse(pod_resources=pods), offered):
-        found = pod_resources.allocations(tmp_path / "s")
+        found = pod_resources.devices(tmp_path / "s")
 
-    assert found == Allocations(
+    assert found == KubeletDevices(
         offered=frozenset({("nvidia.com/gpu", "GPU-b"), ("nvidia.com/gpu", "GPU-c")}),
         held=frozenset({("nvidia.com/gpu", "GPU-a"), ("nvidia.com/gpu", "GPU-b")}),
         claims=frozenset({("gpu.nvidia.com", "node-01", "gpu-0")}),
@@ -37,9 +37,9 @@ def test_without_a_socket_nothing_is_known_and_a_kubelet_that_refuses_is_an_erro
 ) -> None:
     socket = tmp_path / "s"
 
-    assert pod_resources.allocations(socket) == Allocations()
+    assert pod_resources.devices(socket) == KubeletDevices()
     with (
         kubelet(socket, None),
         pytest.raises(RetryableError, match=r"s: found rejected by rate limit, expected"),
     ):
-        pod_resources.allocations(socket)
+        pod_resources.devices(socket)

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.health import HealthRules
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host, models
@@ -268,10 +268,10 @@ def health_tracker(
     )
 
 
-def allocations(settings: Settings) -> Callable[[], Allocations]:
+def allocations(settings: Settings) -> Callable[[], KubeletDevices]:
     """Return what asks the kubelet what else gives away and holds this node's devices."""
     return partial(
-        pod_resources.allocations,
+        pod_resources.devices,
         Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock",
     )
 

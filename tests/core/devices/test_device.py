@@ -16,7 +16,7 @@ from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement, Version
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
+from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
@@ -318,7 +318,7 @@ def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_i
     slices: list[dict[str, Any]],
     user: tuple[str, bool] | None,
 ) -> None:
-    allocations = Allocations(
+    allocations = KubeletDevices(
         offered=frozenset(offered), held=frozenset(held), claims=frozenset(claims)
     )
 
@@ -329,11 +329,11 @@ def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_i
 
 
 def test_the_same_other_user_is_there_since_it_came() -> None:
-    plugin = Allocations(offered=frozenset({("nvidia.com/gpu", UUID)}))
+    plugin = KubeletDevices(offered=frozenset({("nvidia.com/gpu", UUID)}))
     first = other_users.of_cards([CARD], plugin, [], before={}, now=NOW)
     later = NOW + timedelta(hours=1)
 
     same = other_users.of_cards([CARD], plugin, [], before=first, now=later)
-    another = other_users.of_cards([CARD], Allocations(), [NVIDIA_SLICE], before=same, now=later)
+    another = other_users.of_cards([CARD], KubeletDevices(), [NVIDIA_SLICE], before=same, now=later)
 
     assert (same[UUID].since, another[UUID].since) == (NOW, later)
