@@ -28,7 +28,7 @@ from tensorfusion_dra.core.claims.device_status import Entry
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.ports import ClaimStatus, ListedClaims
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 LISTS: Final = 6
@@ -44,7 +44,7 @@ class BindingConditions:
 
     def __init__(
         self,
-        enforcer: NodeEnforcer,
+        enforcer: EnforcerChooser,
         claims: ListedClaims,
         status: ClaimStatus,
         *,

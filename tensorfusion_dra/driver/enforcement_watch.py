@@ -42,7 +42,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import Events
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -193,7 +193,7 @@ class EnforcementWatch:
         *,
         records: Records = tuple,
         now: Callable[[], datetime],
-        node: NodeEnforcer | None = None,
+        node: EnforcerChooser | None = None,
         excess: Callable[[PreparedClaim], Sequence[str]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -107,7 +107,7 @@ def consequence(found: Verdict, *, is_required: bool) -> str:
     return "claims are prepared, but nothing keeps them within their limits"
 
 
-class NodeEnforcer:
+class EnforcerChooser:
     """Chooses the enforcer of new claims; safe for all threads, but check() is for one.
 
     An enforcer that the settings name is always the one, there or not. Of several (`auto`), the

@@ -8,7 +8,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
+from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, EnforcerChooser
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tests.support.ports import EventsInMemory
@@ -61,7 +61,7 @@ class Chooser:
         self.events = EventsInMemory()
         self.changes = 0
         kinds = (KINDS[name] for name in candidates or ORDER)
-        self.chooser = NodeEnforcer(
+        self.chooser = EnforcerChooser(
             {kind.name: signing(kind, partial(self._sign, kind)) for kind in kinds},
             is_auto=is_auto,
             on_change=self._changed,

@@ -25,7 +25,7 @@ from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
@@ -152,7 +152,7 @@ class Setup:
         self.pods = PodsInMemory()
         self.reads_pods = True
         self.required: Callable[[], Sign] | None = None
-        self.node_enforcer: NodeEnforcer | None = None
+        self.node_enforcer: EnforcerChooser | None = None
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
         self.preparer = self.with_claims(self.claims)
@@ -173,10 +173,10 @@ class Setup:
     def upkeep(self) -> Upkeep:
         return Upkeep(self.store, self.node_files, self.enforcers, self.status)
 
-    def named_enforcer(self) -> NodeEnforcer:
+    def named_enforcer(self) -> EnforcerChooser:
         """Return the choice of the one enforcer that the settings name."""
         enforcer = signing(self.enforcer, self.required or (lambda: NOT_LOOKED_FOR))
-        return NodeEnforcer(
+        return EnforcerChooser(
             {enforcer.name: enforcer},
             is_auto=False,
             is_required=self.required is not None,

@@ -31,7 +31,7 @@ from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_store, saved_state
@@ -103,7 +103,7 @@ def node_enforcer(
     every: Mapping[str, Enforcer] | None = None,
     *,
     on_change: Callable[[], None] = lambda: None,
-) -> NodeEnforcer:
+) -> EnforcerChooser:
     """Return what chooses the enforcer of new claims.
 
     Args:
@@ -118,7 +118,7 @@ def node_enforcer(
     (example,) = enforcer_rules.example(next(iter(named)), Isolation(settings.isolation)).shares
     known = (enforcer.of_record(example) for enforcer in named.values())
     is_limited = any(each is None or each.state is State.NOT_ENFORCED for each in known)
-    return NodeEnforcer(
+    return EnforcerChooser(
         named,
         is_real=is_real,
         is_auto=is_real and settings.is_choice,
