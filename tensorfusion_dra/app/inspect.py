@@ -32,7 +32,7 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import (
@@ -130,7 +130,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     reader = DeviceCatalog(
         discovery,
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
@@ -210,7 +210,7 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     reader = DeviceCatalog(
         _OfTemplate(discovery),
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=providers.load(settings),
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
@@ -317,7 +317,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
     reader = DeviceCatalog(
         discovery,
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=loaded,
     )
     reasons = []

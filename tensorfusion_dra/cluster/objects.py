@@ -105,8 +105,8 @@ _POD: Final[Projection] = {
 }
 
 
-class Claims:
-    """Reader of ResourceClaims; implements ports.Claims, and NamespaceClaims of the webhook."""
+class ApiClaims:
+    """Reader of ResourceClaims; implements ports.ClaimSource and the webhook's ClaimReader."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -189,7 +189,7 @@ class Quotas:
         return True
 
 
-class ClaimStatus:
+class ApiClaimStatus:
     """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
 
     def __init__(self, api: Api, *, manager: str = names.FIELD_MANAGER) -> None:
@@ -244,8 +244,8 @@ class ClaimStatus:
         return True
 
 
-class Pods:
-    """Reader of Pods; implements core.claims.enforcer.Pods."""
+class ApiPods:
+    """Reader of Pods; implements the port Pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -272,8 +272,8 @@ def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
     return api.find(path, wait_seconds=wait_seconds) is not None
 
 
-class WorkerPods:
-    """Reader and marker of a node's workers; implements ports.WorkerPods."""
+class ApiWorkerPods:
+    """Reader and marker of a node's workers; implements the port WorkerPods."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
@@ -354,7 +354,7 @@ class WorkerPods:
             ) from error
 
 
-class Nodes:
+class ApiNodes:
     """Reader of one Node; implements ports.Nodes."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
@@ -382,13 +382,13 @@ class Nodes:
         )
 
 
-class Events:
+class ApiEvents:
     """Writer of Events; implements ports.Events. Use it from one thread."""
 
     def __init__(
         self,
         api: Api,
-        nodes: Nodes,
+        nodes: ApiNodes,
         *,
         node_name: str,
         clock: Callable[[], float] = time.monotonic,

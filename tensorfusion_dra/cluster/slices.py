@@ -40,7 +40,7 @@ def _kept(item: Any) -> Slice:
     return found
 
 
-class Slices:
+class ApiSlices:
     """Reader and writer of this node's ResourceSlices; implements ports.Slices."""
 
     def __init__(self, server: Api, *, node_name: str) -> None:

@@ -249,7 +249,7 @@ class HostDriverFiles:
         return Mount(host_path=str(on_host), container_path=container_path)
 
 
-class HostSizes:
+class MachineSizes:
     """Sizes of the machine's memory and of the data disk's file system."""
 
     def __init__(self, data_folder: Path) -> None:

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.kubernetes.projection import Projection
 
 
-class Claims(Protocol):
+class ClaimSource(Protocol):
     """Reader of ResourceClaims."""
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:

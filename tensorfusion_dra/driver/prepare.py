@@ -40,7 +40,7 @@ from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.claim_facts import FactsReader
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims
+from tensorfusion_dra.driver.ports import ClaimSource
 from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.claim_store import ClaimStore
 
@@ -52,7 +52,7 @@ class Preparer:
 
     def __init__(
         self,
-        claims_at_server: Claims,
+        claims_at_server: ClaimSource,
         store: ClaimStore,
         facts: FactsReader,
         upkeep: Upkeep,

@@ -28,7 +28,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import GpuProcess, NodeUse, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.driver.ports import CardProcesses, Claims, Events
+from tensorfusion_dra.driver.ports import CardProcesses, ClaimSource, Events
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ class UseWatch:
         self,
         processes: CardProcesses,
         prepared: Callable[[], Sequence[PreparedClaim]],
-        claims_at_server: Claims,
+        claims_at_server: ClaimSource,
         enforcers: Mapping[str, Enforcer],
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -14,7 +14,7 @@ import pytest
 
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import METADATA, Api
-from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import RetryableError, UnreadableError
@@ -103,11 +103,13 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
 
 
 def claim_of(api: Api) -> object:
-    return Claims(api).fetch(ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+    return ApiClaims(api).fetch(
+        ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60
+    )
 
 
 def pod_of(api: Api) -> object:
-    return Pods(api).find(PodRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+    return ApiPods(api).find(PodRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
 
 
 @pytest.mark.parametrize("read", [claim_of, pod_of])
@@ -141,7 +143,7 @@ def test_a_large_object_in_a_list_costs_only_itself(tmp_path: Path, shape: bytes
         bounded(server, tmp_path) as api,
         capture_logs() as logs,
     ):
-        found = Claims(api).listed({"metadata!": {"name!": str}})
+        found = ApiClaims(api).listed({"metadata!": {"name!": str}})
 
     names = [each["metadata"]["name"] for each in found]
     passed_over = [each["name"] for each in logs if each["event"] == "object_passed_over"]
@@ -157,7 +159,7 @@ def test_a_large_object_does_not_end_a_watch(tmp_path: Path, shape: bytes) -> No
     answers = iter([listed(small("a")), [head("Transfer-Encoding: chunked"), *map(chunk, events)]])
     seen: list[Any] = []
     with raw_server.served(lambda: next(answers, [])) as server, bounded(server, tmp_path) as api:
-        watch = WorkerPods(api, node_name="n").watch(
+        watch = ApiWorkerPods(api, node_name="n").watch(
             marks.WORKER_POD, seen.extend, lambda _kind, pod: seen.append(pod)
         )
         with running(watch.run, stop=watch.stop):
@@ -184,7 +186,7 @@ def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
         bounded(server, tmp_path) as api,
         pytest.raises(UnreadableError, match="claim team-a/b: found more than is read"),
     ):
-        Claims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
+        ApiClaims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_cards_of_a_large_worker_are_read_from_its_metadata_or_not_known(
         ) as server,
         bounded(server, tmp_path) as api,
     ):
-        pods = WorkerPods(api, node_name="n")
+        pods = ApiWorkerPods(api, node_name="n")
         if expected is None:
             with pytest.raises(RetryableError, match="pods/b: found"):
                 pods.of_node(marks.unfinished_pod, wait_seconds=60)
@@ -232,7 +234,7 @@ def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: 
 
     def read(api: Api) -> int:
         kept = {"metadata!": {"name!": str}}
-        return len(Claims(api).of_namespace("team-a", kept, wait_seconds=60))
+        return len(ApiClaims(api).of_namespace("team-a", kept, wait_seconds=60))
 
     with raw_server.served(answer) as server, ThreadPoolExecutor(9) as pool:
         api = Api(server.kubeconfig(tmp_path))
@@ -240,7 +242,7 @@ def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: 
         assert begun.acquire(timeout=30)
         later = [pool.submit(read, api) for _ in range(8)]
         other = pool.submit(
-            lambda: Claims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
+            lambda: ApiClaims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
         )
         waiting = api._lists
         assert eventually(lambda: len(waiting._next) == 1)
@@ -266,7 +268,7 @@ def test_pages_are_as_long_as_arrive_soon(tmp_path: Path) -> None:
         return alone(content)
 
     with raw_server.served(answer) as server:
-        Claims(Api(server.kubeconfig(tmp_path))).listed({"metadata!": {"name!": str}})
+        ApiClaims(Api(server.kubeconfig(tmp_path))).listed({"metadata!": {"name!": str}})
 
     assert sizes == [25, 10, 10, 10]
 
@@ -289,7 +291,7 @@ def test_a_claim_is_kept_with_all_that_prepare_reads(tmp_path: Path) -> None:
     ref = ClaimRef(namespace=stored["metadata"]["namespace"], name="a", uid="uid-a")
     content = alone(json.dumps(stored).encode())
     with raw_server.served(lambda: content) as server:
-        kept = Claims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
+        kept = ApiClaims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
 
     assert claims.allocated(ref, kept) == claims.allocated(ref, stored)
 

@@ -17,15 +17,15 @@ from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import (
-    Claims,
-    ClaimStatus,
-    Nodes,
-    Pods,
-    WorkerPods,
+    ApiClaims,
+    ApiClaimStatus,
+    ApiNodes,
+    ApiPods,
+    ApiWorkerPods,
     has_priority_class,
 )
 from tensorfusion_dra.cluster.published_cards import PublishedCards
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
 from tensorfusion_dra.core.claims import device_status
@@ -63,7 +63,7 @@ POD_REF = PodRef(namespace="default", name="train", uid="uid")
 
 def test_missing_claim_is_a_claim_error(api: Api) -> None:
     with pytest.raises(ClaimError, match=r"claim default/a: found none"):
-        Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
+        ApiClaims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
@@ -73,7 +73,7 @@ def test_404_without_claim_details_does_not_mean_a_missing_claim(
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
     with pytest.raises(RetryableError, match="404"):
-        Claims(api).fetch(CLAIM_REF, wait_seconds=1)
+        ApiClaims(api).fetch(CLAIM_REF, wait_seconds=1)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
@@ -84,7 +84,7 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
     stored = api.call("POST", CLAIMS, body=objects.claim(name="a"))
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    found = Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
+    found = ApiClaims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
     assert found["metadata"]["uid"] == stored["metadata"]["uid"]
 
@@ -93,8 +93,14 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
 @pytest.mark.parametrize(
     ("read", "subject"),
     [
-        (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
-        (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
+        (
+            lambda api: ApiClaims(api).fetch(CLAIM_REF, wait_seconds=0.7),
+            "claim default/a: GET /apis/",
+        ),
+        (
+            lambda api: ApiPods(api).find(POD_REF, wait_seconds=0.7),
+            "pod default/train: GET /api/v1",
+        ),
     ],
     ids=["claim", "pod"],
 )
@@ -112,7 +118,7 @@ def test_lasting_fault_is_retryable_and_ends_within_the_time(
 
 
 def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     created = slices.create(new_slice())
     replaced = slices.replace({**created, "spec": new_slice(generation=2)["spec"]})
 
@@ -126,7 +132,7 @@ def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
 
 
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(api: Api) -> None:
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     read = slices.create(new_slice())
     slices.replace({**read, "spec": new_slice(generation=2)["spec"]})
 
@@ -140,15 +146,15 @@ def test_server_without_v1_is_retryable(tmp_path: Path) -> None:
         api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
         with pytest.raises(RetryableError, match=r"resource\.k8s\.io/v1/resourceslices: 404"):
-            Slices(api, node_name=NODE.name).fetch()
+            ApiSlices(api, node_name=NODE.name).fetch()
 
 
 def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
     stored = api.call("POST", NODES, body=objects.node(NODE.name))
 
-    assert Nodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
+    assert ApiNodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
     with pytest.raises(RetryableError, match="404"):
-        Nodes(api, node_name="node-02").uid()
+        ApiNodes(api, node_name="node-02").uid()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_node_readiness_follows_its_ready_condition(
     status = {"status": {"conditions": conditions}}
     api.call("POST", NODES, body={**objects.node("node-01"), **status})
 
-    assert Nodes(api, node_name="node-01").is_ready() is ready
+    assert ApiNodes(api, node_name="node-01").is_ready() is ready
 
 
 PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
@@ -257,7 +263,7 @@ def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
     published = PublishedCards(api)
     with pytest.raises(RetryableError, match="not listed by the API server yet"):
         published.current()
-    nodes = [Slices(api, node_name=f"node-{number}") for number in range(3)]
+    nodes = [ApiSlices(api, node_name=f"node-{number}") for number in range(3)]
     created = [each.create(slice_of(f"node-{number}")) for number, each in enumerate(nodes)]
     with running(published.run, stop=published.stop):
         assert eventually(lambda: known(published) == 3)
@@ -360,7 +366,7 @@ def test_failed_selection_is_retryable_and_made_again(tmp_path: Path) -> None:
 
 def test_of_one_node_a_few_slices_are_kept(api: Api) -> None:
     published = PublishedCards(api)
-    node = Slices(api, node_name="node-0")
+    node = ApiSlices(api, node_name="node-0")
     for number in range(cards.MAX_SLICES + 5):
         node.create(slice_of("node-0", f"s{number}"))
     with running(published.run, stop=published.stop):
@@ -380,7 +386,7 @@ def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_pa
     with canned_api.served({f"GET {SLICES_PATH}": items}) as server:
         api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        assert Slices(api, node_name=NODE.name).fetch() == [own]
+        assert ApiSlices(api, node_name=NODE.name).fetch() == [own]
 
 
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
@@ -391,13 +397,13 @@ def test_missing_or_replaced_pod_is_not_found(api: Api, name: str) -> None:
     create_pod(api, "train", annotations=ANNOTATIONS)
     earlier = PodRef(namespace="default", name=name, uid="uid-of-the-one-before")
 
-    assert Pods(api).find(earlier, wait_seconds=5) is None
+    assert ApiPods(api).find(earlier, wait_seconds=5) is None
 
 
 def test_only_this_drivers_annotations_of_a_pod_are_kept(api: Api) -> None:
     ref = create_pod(api, "train", annotations=ANNOTATIONS)
 
-    found = Pods(api).find(ref, wait_seconds=5) or {}
+    found = ApiPods(api).find(ref, wait_seconds=5) or {}
     assert found["metadata"]["annotations"] == {"tensor-fusion.ai/vram-limit": "8Gi"}
 
 
@@ -405,7 +411,7 @@ def test_missing_permission_names_the_setting_that_avoids_it(server: ApiServer, 
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):
-        Pods(api).find(POD_REF, wait_seconds=5)
+        ApiPods(api).find(POD_REF, wait_seconds=5)
 
 
 LABEL = {"tensor-fusion.ai/component": "worker"}
@@ -419,8 +425,8 @@ def create_pod(api: Api, name: str, node: str = "node-01", **metadata: Any) -> P
     return PodRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
 
-def workers_of(api: Api) -> WorkerPods:
-    return WorkerPods(api, node_name="node-01")
+def workers_of(api: Api) -> ApiWorkerPods:
+    return ApiWorkerPods(api, node_name="node-01")
 
 
 def names_of(api: Api) -> list[str]:
@@ -572,7 +578,7 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api) -> None:
     ref = create_allocated_claim(api)
     before = api.call("GET", f"{CLAIMS}/a")["status"]
 
-    assert ClaimStatus(api).write(ref, entries())
+    assert ApiClaimStatus(api).write(ref, entries())
 
     assert api.call("GET", f"{CLAIMS}/a")["status"] == {**before, "devices": entries()}
 
@@ -580,7 +586,7 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api) -> None:
 def test_entries_of_two_drivers_coexist(api: Api) -> None:
     ref = create_allocated_claim(api)
     for vram_gib, mac in ((24, "02:00:00:00:00:01"), (20, "02:00:00:00:00:02")):
-        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
+        ApiClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
         apply_theirs(api, ref, {"mac": mac})
 
         ours, theirs = sorted(
@@ -594,11 +600,11 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
     """Another pod that uses the claim waits for it as well."""
     ref = create_allocated_claim(api)
     condition = {**entries()[0]["conditions"][0], "type": names.BINDING_READY}
-    waited = ClaimStatus(api, manager=names.BINDING_MANAGER)
+    waited = ApiClaimStatus(api, manager=names.BINDING_MANAGER)
     waited.write(ref, [{**OURS, "conditions": [condition]}])
 
     for vram_gib in (24, 20):
-        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
+        ApiClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
 
     (entry,) = stored_devices(api)
     assert {each["type"] for each in entry["conditions"]} == {"Ready", names.BINDING_READY}
@@ -608,7 +614,7 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
 def test_claim_that_lost_its_devices_is_not_written(
     api: Api, lost: Callable[[Api], ClaimRef]
 ) -> None:
-    assert not ClaimStatus(api).write(lost(api), entries())
+    assert not ApiClaimStatus(api).write(lost(api), entries())
     assert stored_devices(api) is None
 
 
@@ -617,7 +623,7 @@ def test_rejection_of_an_immutable_uid_counts_as_claim_gone(server: ApiServer, a
     refusal = Refuse(422, 'metadata.uid: Invalid value: "x": field is immutable')
     server.faults.add("patch", "resourceclaims/status", refusal)
 
-    assert not ClaimStatus(api).write(ref, entries())
+    assert not ApiClaimStatus(api).write(ref, entries())
 
 
 @pytest.mark.parametrize(
@@ -638,7 +644,7 @@ def test_missing_permission_is_named(
     server.faults.add("patch", "resourceclaims/status", refusal)
 
     with pytest.raises(MissingPermissionError, match=r"claim default/a: PATCH .*") as refused:
-        ClaimStatus(api).write(ref, entries())
+        ApiClaimStatus(api).write(ref, entries())
 
     assert refused.value.permission.startswith(permission)
 
@@ -649,6 +655,6 @@ def test_other_faults_are_retryable(server: ApiServer, api: Api, fault: Refuse |
     server.faults.add("patch", "resourceclaims/status", fault)
 
     with pytest.raises(RetryableError) as raised:
-        ClaimStatus(api).write(ref, entries())
+        ApiClaimStatus(api).write(ref, entries())
 
     assert not isinstance(raised.value, MissingPermissionError)

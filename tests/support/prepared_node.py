@@ -19,7 +19,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
 from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, Events
+from tensorfusion_dra.driver.ports import ClaimSource, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
@@ -157,7 +157,7 @@ class Setup:
         self.operations = Operations()
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
+    def with_claims(self, claims: ClaimSource, catalog: DeviceCatalog | None = None) -> Preparer:
         facts = FactsReader(
             catalog=catalog or self.catalog,
             files=CardFiles(device_nodes=self.device_nodes, driver_files=self.driver_files),

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
 from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices
 
@@ -40,7 +40,7 @@ def cards(context: Context) -> Iterator[Finding]:
         reader = DeviceCatalog(
             discovery,
             node_parts.node(settings),
-            host=HostSizes(settings.disk_folder),
+            host=MachineSizes(settings.disk_folder),
             allocations=node_parts.allocations(settings),
         )
         try:

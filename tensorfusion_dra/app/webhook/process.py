@@ -20,8 +20,8 @@ from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.objects import (
-    Claims,
-    Pods,
+    ApiClaims,
+    ApiPods,
     Quotas,
     has_priority_class,
     namespaces_with_template,
@@ -100,7 +100,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     admission = AdmissionRules(
         pools=pools,
         templates=templates,
-        pods=Pods(api),
+        pods=ApiPods(api),
         slices=slices,
         quotas=quotas,
         has_priority_class=partial(has_priority_class, api),
@@ -119,7 +119,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         Reviews(
             admission,
             QuotaAdmission(
-                *(quotas, Quotas(api), Claims(api), Pods(api), classes),
+                *(quotas, Quotas(api), ApiClaims(api), ApiPods(api), classes),
                 trusts_clients=bool(settings.client_ca_file),
             ),
             on_review=metrics.reviewed,
