@@ -23,8 +23,8 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.claims import admit, cdi, device_metadata, lending, prepared
-from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import claim as claim_rules
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, Needs
@@ -99,7 +99,7 @@ class NodeFiles:
 
         The CDI spec is the last, so that a container that starts with it finds all the rest.
         """
-        uid, enforcer = claim.ref.uid, enforcers.of_claim(claim, self._enforcers)
+        uid, enforcer = claim.ref.uid, enforcer_rules.of_claim(claim, self._enforcers)
         needs = enforcer.needs(claim)
         spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
         if missing := self._host_files.missing(needs):
@@ -191,7 +191,7 @@ class NodeFiles:
         folders = [self._host_files.names(root) for root in self._claims_roots]
         described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
-        return frozenset(filter(claims.is_uid, found))
+        return frozenset(filter(claim_rules.is_uid, found))
 
 
 class Upkeep:
@@ -220,7 +220,7 @@ class Upkeep:
             ClaimError: The enforcer cannot limit such a claim.
             RetryableError: Nothing on the node would enforce the limits now.
         """
-        enforcer = enforcers.of_claim(record, self._enforcers)
+        enforcer = enforcer_rules.of_claim(record, self._enforcers)
         return admit.enforceable(record, enforcer, enforcer.needs(record), facts)
 
     def write(self, record: PreparedClaim) -> PreparedClaim:
@@ -237,7 +237,7 @@ class Upkeep:
 
     def apply(self, record: PreparedClaim, deadline: float) -> None:
         """Have the claim's enforcer keep its limits; see Enforcer.apply()."""
-        enforcer = enforcers.of_claim(record, self._enforcers)
+        enforcer = enforcer_rules.of_claim(record, self._enforcers)
         if enforcer.is_told and deadline != AT_ONCE:
             operations.enter(Stage.REGISTER)
         enforcer.apply(record, self._store.claims, deadline)

@@ -35,7 +35,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Records
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -371,7 +371,7 @@ class EnforcementWatch:
         claim = watched.claim
         with self._lock:
             others = [each.claim for each in self._watched.values()]
-        return enforcers.judged(
+        return enforcer_rules.judged(
             claim,
             self._enforcers.get(claim.enforcer),
             others,

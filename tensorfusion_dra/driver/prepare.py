@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from tensorfusion_dra.core.claims import admit, isolation, prepared
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
@@ -82,11 +82,11 @@ class Preparer:
         )
 
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        claims.check_ref(ref)
+        claim_rules.check_ref(ref)
         with self._locks.locked(ref, deadline):
             operations.enter(Stage.READ)
             stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
-            claim = claims.allocated(ref, stored)
+            claim = claim_rules.allocated(ref, stored)
             operations.enter(Stage.LOOKUP)
             record = self._recorded(claim, deadline)
             if record is not None:
@@ -219,7 +219,7 @@ class Preparer:
         )
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
-        if not claims.is_uid(ref.uid):
+        if not claim_rules.is_uid(ref.uid):
             return  # nothing was ever prepared under such a UID
         with self._locks.locked(ref, deadline):
             self._remove(ref)

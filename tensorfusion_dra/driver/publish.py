@@ -62,7 +62,7 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.device import NO_SCHEDULE, Device, Enforcement, Node, Reading
 from tensorfusion_dra.core.devices.gpu import (
@@ -334,7 +334,7 @@ class DeviceCatalog:
         self._users = self._other_users(cards.inventory.gpus)
         with suppress(RetryableError):
             self._shared = prepared.kinds_by_card(self._records())
-        built = devices.build_devices(
+        built = device_facts.build_devices(
             reading,
             node,
             self._enforcement(node),

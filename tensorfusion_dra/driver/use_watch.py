@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -227,7 +227,7 @@ class UseWatch:
         """
         try:
             stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
-            return {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
+            return {pod.uid for pod in claim_rules.allocated(claim.ref, stored).pods}
         except ClaimError:
             return set()
 

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs, Sign
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
@@ -210,7 +210,7 @@ class EnforcerChooser:
         missing: dict[str, str] = {}
         for isolation in (Isolation.SOFT, Isolation.HARD):
             try:
-                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
+                needs = enforcer.needs(enforcer_rules.example(enforcer.name, isolation))
             except ClaimError:  # a fault of another package's, which fails each claim by itself
                 continue
             needed = {path: Needs(files=(path,)) for path in needs.files}

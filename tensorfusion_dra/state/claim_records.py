@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
@@ -120,7 +120,7 @@ def read_folder(folder: Path) -> FoundRecords:
     # A claim's .new comes after its .json.
     for path in (folder / name for name in files if name.endswith((WRITTEN, NEW))):
         uid, is_new = path.stem, path.suffix == NEW
-        if not claims.is_uid(uid):
+        if not claim_rules.is_uid(uid):
             continue
         try:
             found.claims[uid] = read(path)

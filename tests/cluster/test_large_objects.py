@@ -15,7 +15,7 @@ import pytest
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster.api import METADATA, Api
 from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import RetryableError, UnreadableError
 from tensorfusion_dra.enforcers.tensor_fusion import marks
@@ -293,7 +293,7 @@ def test_a_claim_is_kept_with_all_that_prepare_reads(tmp_path: Path) -> None:
     with raw_server.served(lambda: content) as server:
         kept = ApiClaims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
 
-    assert claims.allocated(ref, kept) == claims.allocated(ref, stored)
+    assert claim_rules.allocated(ref, kept) == claim_rules.allocated(ref, stored)
 
 
 def test_a_pod_is_kept_with_what_tells_its_containers_apart(tmp_path: Path) -> None:

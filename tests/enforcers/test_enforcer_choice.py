@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
@@ -414,7 +414,7 @@ def test_whole_card_is_prepared_in_isolation_shared_and_stays_without_limit(
 
     (share,) = record.shares
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
-    (found,) = enforcers.judged(record, enforcer, (), is_new=False)
+    (found,) = enforcer_rules.judged(record, enforcer, (), is_new=False)
     assert (found.state, found.reason) == ("Enforced", "NoLimit")
     assert node.store.claims() == [record]
     assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))

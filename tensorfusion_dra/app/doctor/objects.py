@@ -10,7 +10,7 @@ from tensorfusion_dra.cluster.watch import GPUPOOLS, QUOTAS, TEMPLATES
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import InputError, StatusError
@@ -438,7 +438,7 @@ def known_pools(context: Context) -> Iterator[Finding]:
     """
     slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
     known = {str(pool["metadata"]["name"]) for pool in context.cluster.items(GPUPOOLS)}
-    by_settings = devices.gpupools(slices) - known
+    by_settings = device_facts.gpupools(slices) - known
     if known and by_settings:
         yield warning(
             "GPUPools of the nodes",

@@ -25,7 +25,7 @@ from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
 from tensorfusion_dra.core.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
@@ -781,7 +781,7 @@ def _unbound(claim: Document) -> Iterator[Finding]:
     """Yield each of our devices that the scheduler allocated and does not bind yet."""
     for result in device_status.awaiting(claim):
         if names.BINDING_READY not in device_status.true_conditions(claim, result):
-            node = devices.node_name(result["pool"])
+            node = device_facts.node_name(result["pool"])
             yield problem(
                 f"ResourceClaim {claim['metadata']['name']}",
                 f"waits at the scheduler for the enforcer of {node}",

@@ -47,7 +47,7 @@ from tensorfusion_dra.core.claims import (
     isolation,
     lending,
 )
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
@@ -237,7 +237,7 @@ def enforceable(
                 f"reserved for {group}, which does not say whose limits to keep; expected a "
                 "claim of whole cards, or one that is named in pods alone"
             )
-    if facts.unenforced and not reason and enforcers.needs_evidence(record, enforcer):
+    if facts.unenforced and not reason and enforcer_rules.needs_evidence(record, enforcer):
         reason = facts.unenforced
     if not reason:
         return record

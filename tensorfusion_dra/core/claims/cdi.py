@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_metadata
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
@@ -47,7 +47,7 @@ def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "")
         {"name": share_device(claim, share), "containerEdits": _share_edits(claim, share)}
         for share in claim.shares
     ]
-    for request, shares in enforcers.enforced(claim).items():
+    for request, shares in enforcer_rules.enforced(claim).items():
         edits = enforcer.edits(claim, shares)
         found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
         if edits.mounts:
@@ -115,7 +115,7 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
     4. The card's device in the spec of NVIDIA's container toolkit, if the node has one, only with
        the request's first share of that card.
     """
-    remaining_requests = set(enforcers.enforced(claim))
+    remaining_requests = set(enforcer_rules.enforced(claim))
     remaining_metadata = set(device_metadata.requests(claim)) if claim.metadata else set()
     named: set[tuple[str, str]] = set()
     ids_of_shares = []

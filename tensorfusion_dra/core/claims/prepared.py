@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices import capacity
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos, device_name
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -407,8 +407,8 @@ def reason_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
     if not pools:
         return "allocated without a device of this driver"
     if isinstance(recorded, PreparedClaim):
-        here = {devices.node_name(share.pool) for share in recorded.shares}
-        if not here & {devices.node_name(pool) for pool in pools}:
+        here = {device_facts.node_name(share.pool) for share in recorded.shares}
+        if not here & {device_facts.node_name(pool) for pool in pools}:
             return f"allocated from {', '.join(sorted(pools))}, not on this node"
     return ""
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import prepared, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
@@ -86,7 +86,7 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
         return ()
     return [
         share
-        for shares in enforcers.enforced(claim).values()
+        for shares in enforcer_rules.enforced(claim).values()
         for share in shares
         if share.limit and share.isolation is Isolation.SOFT
     ]

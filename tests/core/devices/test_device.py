@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement, Version
@@ -119,7 +119,7 @@ def test_total_compute_is_a_plain_decimal_which_cel_reads_as_a_double(
     ],
 )
 def test_version_text_of_a_driver_becomes_a_semantic_version(text: str, version: str) -> None:
-    assert devices.semantic_version(text) == Version(version)
+    assert device_facts.semantic_version(text) == Version(version)
 
 
 def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
