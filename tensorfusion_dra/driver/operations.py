@@ -34,7 +34,7 @@ from tensorfusion_dra.core.errors import (
 
 log = structlog.get_logger()
 
-Answer = TypeVar("Answer")
+Ended = TypeVar("Ended")
 
 MAX_KEPT: Final = 60
 """Enough for a burst of pods; an older one is in the log."""
@@ -126,8 +126,8 @@ class Operations:
         self,
         kind: OperationKind,
         refs: Iterable[ClaimRef],
-        step: Callable[[ClaimRef], Answer],
-    ) -> dict[str, Answer | Failure]:
+        step: Callable[[ClaimRef], Ended],
+    ) -> dict[str, Ended | Failure]:
         """Run an operation for each claim of a call; return the outcomes by UID.
 
         Args:
@@ -139,7 +139,7 @@ class Operations:
             FatalError: Of a step; the steps of the remaining claims are not taken then.
         """
         began = self._clock()
-        outcomes: dict[str, Answer | Failure] = {}
+        outcomes: dict[str, Ended | Failure] = {}
         for ref in refs:
             running = _Running(self._clock, began)
             token = _running.set(running)

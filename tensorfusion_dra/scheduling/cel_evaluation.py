@@ -17,9 +17,9 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import cost, dialect, syntax
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
+from tensorfusion_dra.core.cel import cost, syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
+from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
@@ -119,7 +119,7 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     """
     own = [
         {"name": name, "number": number, **_FIELD_OF_KIND[kind]}
-        for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1)
+        for number, (name, kind) in enumerate(user_guide.ATTRIBUTES.items(), start=1)
     ]
     maps = [
         {

@@ -25,7 +25,7 @@ from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import Pods
@@ -241,7 +241,7 @@ class AdmissionRules:
                     # The CEL library takes 20 MB of memory.
                     from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                    if text := cel_evaluation.refusal(dialect.translate(selector)):
+                    if text := cel_evaluation.refusal(user_guide.translate(selector)):
                         where = pod_request.path_of(annotation)
                         errors.append(FieldError(where, Reason.INVALID, text))
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
@@ -519,7 +519,7 @@ class AdmissionRules:
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
                 selections = [
-                    cel_evaluation.selecting(dialect.translate(each), count=cards.number())
+                    cel_evaluation.selecting(user_guide.translate(each), count=cards.number())
                     for each in expressions
                 ]
                 cards = self.slices.selected(

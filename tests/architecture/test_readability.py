@@ -40,7 +40,7 @@ def test_no_module_is_imported_by_the_name_of_a_package() -> None:
     packages = {path.parent.name for path in files() if path.name == "__init__.py"}
     found = {
         f"{path.relative_to(ROOT)}: {alias.name} as {alias.asname}"
-        for folder in ("tensorfusion_dra", "dra_simulator", "tests")
+        for folder in ("tensorfusion_dra", "dra_simulator")
         for path in files(ROOT / folder)
         for node in nodes(path)
         if isinstance(node, ast.Import | ast.ImportFrom)

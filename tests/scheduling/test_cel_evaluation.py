@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -364,7 +364,7 @@ def memory_kib(field: str) -> int:
 
 def selected(expression: str, nodes: int = 1) -> int:
     """Return how many devices an expression selects, as the webhook finds them."""
-    translated = dialect.translate(expression)
+    translated = user_guide.translate(expression)
     if text := cel_evaluation.refusal(translated):
         raise InputError(text)
     select = cel_evaluation.selecting(translated, count=2 * nodes)

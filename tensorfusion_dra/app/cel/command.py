@@ -14,7 +14,7 @@ from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -112,8 +112,8 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     amounts = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
-        if name not in dialect.CAPACITIES and "/" not in name:
-            known = "=..., ".join([*dialect.CAPACITIES, "DOMAIN/NAME"])
+        if name not in user_guide.CAPACITIES and "/" not in name:
+            known = "=..., ".join([*user_guide.CAPACITIES, "DOMAIN/NAME"])
             raise InputError(f"request: found {part!r}, expected {known}=...")
         try:
             amounts[name] = quantity.parse(value)
@@ -123,7 +123,7 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 
 def _translate(expression: str, *, form: str) -> int:
-    translated = dialect.translate(expression)
+    translated = user_guide.translate(expression)
     for finding in _by_library(translated):
         if finding["ok"] is False:
             raise InputError(finding["text"])
@@ -145,7 +145,7 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     """Return the results of all checks; the first that cannot parse or translate is the last.
 
     Args:
-        as_is: Check an expression in the user guide's dialect as it is, not its translation.
+        as_is: Check an expression in the user guide's form as it is, not its translation.
     """
     try:
         size = len(expression.encode(errors="surrogatepass"))
@@ -154,9 +154,9 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     except CelError as error:
         return [CheckResult(check="syntax", ok=False, text=str(error))]
     try:
-        translated = dialect.translate(expression)
+        translated = user_guide.translate(expression)
     except CelError as error:
-        if size <= dialect.MAX_EXPRESSION_BYTES:
+        if size <= user_guide.MAX_EXPRESSION_BYTES:
             return [*found, CheckResult(check="guide's CEL", ok=False, text=str(error))]
         translated = expression
     if translated != expression:
@@ -172,8 +172,8 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     found.append(
         CheckResult(
             check="length",
-            ok=size <= dialect.MAX_EXPRESSION_BYTES,
-            text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
+            ok=size <= user_guide.MAX_EXPRESSION_BYTES,
+            text=f"{size} of at most {user_guide.MAX_EXPRESSION_BYTES} bytes",
         )
     )
     return [*found, *_by_library(checked), *_unknown_names(checked)]
@@ -181,7 +181,7 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
 
 def _unknown_names(expression: str) -> list[CheckResult]:
     """Warn of names in this driver's domain that only a provider of another package could give."""
-    known = {syntax.ATTRIBUTES: dialect.ATTRIBUTES, syntax.CAPACITY: dialect.CAPACITIES}
+    known = {syntax.ATTRIBUTES: user_guide.ATTRIBUTES, syntax.CAPACITY: user_guide.CAPACITIES}
     return [
         CheckResult(
             check="names",
@@ -244,7 +244,7 @@ def _explain(
         api: That API server.
         requests: Amounts by capacity that the claim requests.
     """
-    expression = dialect.translate(selector)
+    expression = user_guide.translate(selector)
     if invalid := cel_evaluation.check_expression(expression):
         raise InputError(f"expression: {invalid}")
     found, used = _read(slices, api, with_claims=bool(requests))

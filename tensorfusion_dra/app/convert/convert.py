@@ -30,7 +30,7 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.runtime import untyped_yaml
@@ -494,7 +494,7 @@ class _Conversion:
         if not isinstance(expression := at(part, key), str):
             return
         try:
-            translated = dialect.translate(expression)
+            translated = user_guide.translate(expression)
         except CelError as error:
             self._problem(part, key, f"expression {error}")
             return

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -226,7 +226,7 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     exactly = {**untyped_json.copied(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
-        expression = dialect.translate(wanted.expression).strip()
+        expression = user_guide.translate(wanted.expression).strip()
     else:
         expression = selector(
             model=wanted.models[0] if wanted.models else "",
@@ -235,7 +235,7 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         )
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
     if wanted.selector:
-        own = dialect.translate(wanted.selector).strip()
+        own = user_guide.translate(wanted.selector).strip()
         exactly["selectors"] = _selectors(exactly["selectors"], own)
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.cards import CardKind, Cards
-from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
@@ -126,7 +126,7 @@ def _expression(text: str) -> str:
     Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
     """
     if text.strip():
-        dialect.translate(text)
+        user_guide.translate(text)
     return text.strip() and text
 
 

@@ -1,17 +1,17 @@
-"""The user guide's dialect of CEL for selectors, and its translation (user guide, 5.2 to 5.4).
+"""The user guide's form of CEL for selectors, and its translation (user guide, 5.2 to 5.4).
 
 In the guide an attribute is looked up by its name alone, ``device.attributes["model"]``, and an
 amount is converted to a number by ``.AsApproximateFloat64()``. Kubernetes supports neither.
 
 - ``device.attributes["model"]`` is looked up under the driver's domain. A key is a name of the
-  dialect if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
+  guide if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
   ``[key]`` follows. Any other key is a domain, as in Kubernetes, and stays unchanged.
 - ``.AsApproximateFloat64()`` becomes Kubernetes' ``asApproximateFloat``. Amounts that devices
   publish as strings (``node_total_vram``) become quantities first.
 - A condition on a capacity that only oversubscribing pools have is guarded by ``has()``, so that it
   is false on other devices. Without the guard it would stop the scheduling of the pod. A condition
   is the smallest part between ``&&``, ``||`` and ``!``. Attributes need no guard: every device of
-  this driver has every attribute that the dialect knows.
+  this driver has every attribute that the guide knows.
 
 Everything else, whitespace and comments included, stays unchanged.
 """
@@ -36,7 +36,7 @@ _TO_NUMBER: Final = "AsApproximateFloat64"
 
 
 class ValueKind(StrEnum):
-    """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors."""
+    """Kind of a value, as far as the guide distinguishes kinds; the values appear in errors."""
 
     STRING = "a string"
     INT = "an integer"
@@ -107,8 +107,8 @@ def translate(expression: str) -> str:
     """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
 
     Raises:
-        CelError: It is no CEL, is too long before or after its translation, or it is in the dialect
-            and no device could evaluate it.
+        CelError: It is no CEL, is too long before or after its translation, or no device could
+            evaluate it.
     """
     _check_length(expression, expression, "")
     translation = _Translation(expression)
@@ -129,7 +129,7 @@ def _check_length(text: str, expression: str, when: str) -> None:
 
 
 class _Translation:
-    """One walk through an expression; its lookups distinguish the dialect from Kubernetes' CEL."""
+    """One walk through an expression; its lookups tell the guide's form from Kubernetes' CEL."""
 
     def __init__(self, expression: str) -> None:
         self._expression: Final = expression

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, translate
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, CelError, Lookup, Term, parse, terms
+from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -99,7 +99,7 @@ from tests.support.selecting import A, C, as_scheduled
         (f"{C}.tflops.AsApproximateFloat64() > 5", f"{C}.tflops.asApproximateFloat() > 5"),
     ],
 )
-def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
+def test_guides_form_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(text) == translated
@@ -249,12 +249,12 @@ def test_translation_that_is_too_long_is_refused() -> None:
         translate(text)
 
 
-def test_dialect_knows_every_published_attribute_and_capacity() -> None:
+def test_guide_knows_every_published_attribute_and_capacity() -> None:
     device = published_devices(gpu())[0]
     own = {name for name in device.attributes if "/" not in name}
 
-    assert set(dialect.ATTRIBUTES) == own
-    assert set(dialect.CAPACITIES) - dialect.NOT_ON_EVERY_DEVICE == set(device.capacity)
+    assert set(user_guide.ATTRIBUTES) == own
+    assert set(user_guide.CAPACITIES) - user_guide.NOT_ON_EVERY_DEVICE == set(device.capacity)
 
 
 @pytest.mark.parametrize(
