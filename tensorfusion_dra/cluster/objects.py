@@ -106,7 +106,7 @@ _POD: Final[Projection] = {
 
 
 class ApiClaims:
-    """Reader of ResourceClaims; implements ports.ClaimSource and the webhook's ClaimReader."""
+    """Reader of ResourceClaims; implements the port ClaimSource and the webhook's ClaimReader."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -147,7 +147,7 @@ class ApiClaims:
 
 
 class Quotas:
-    """Reader and marker of a namespace's GPUResourceQuotas; implements webhook's QuotaStore."""
+    """Reader and marker of a namespace's GPUResourceQuotas; implements the webhook's QuotaStore."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -190,7 +190,7 @@ class Quotas:
 
 
 class ApiClaimStatus:
-    """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
+    """Writer of device status into ResourceClaims; implements the port ClaimStatus."""
 
     def __init__(self, api: Api, *, manager: str = names.FIELD_MANAGER) -> None:
         self._api = api
@@ -355,7 +355,7 @@ class ApiWorkerPods:
 
 
 class ApiNodes:
-    """Reader of one Node; implements ports.Nodes."""
+    """Reader of one Node; implements the port Nodes."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
@@ -383,7 +383,7 @@ class ApiNodes:
 
 
 class ApiEvents:
-    """Writer of Events; implements ports.Events. Use it from one thread."""
+    """Writer of Events; implements the port Events. Use it from one thread."""
 
     def __init__(
         self,

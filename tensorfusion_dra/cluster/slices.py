@@ -41,7 +41,7 @@ def _kept(item: Any) -> Slice:
 
 
 class ApiSlices:
-    """Reader and writer of this node's ResourceSlices; implements ports.Slices."""
+    """Reader and writer of this node's ResourceSlices; implements the port Slices."""
 
     def __init__(self, server: Api, *, node_name: str) -> None:
         self._api = server

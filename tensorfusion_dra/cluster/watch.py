@@ -241,7 +241,7 @@ CACHED: Final[Projection] = {
 
 
 class ObjectCache:
-    """Cache of one kind of object; implements ports.Objects.
+    """Cache of one kind of object; implements the port Objects.
 
     While the API server is unreachable, the cache keeps the objects as they were.
     """

@@ -371,7 +371,7 @@ def _check_neighbours(
     """Check that no prepared claim shares a container with this one, so that limits would mix.
 
     Enforcers that set limits by environment variables, or on the container's cgroup, cannot keep
-    two claims of one container apart (core/kubernetes/pod_claims.py explains why). So of two
+    two claims of one container apart (core/kubernetes/resource_claims.py explains why). So of two
     such claims, the one that is prepared second is refused. Without the permission to read pods,
     every prepared claim of the same pod counts as a claim of the same container.
 
