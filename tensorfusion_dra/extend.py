@@ -25,8 +25,8 @@ first ``begin`` if it has that method, then once for each card.
 Enforcers are different: an entry point names a subclass of Enforcer, which is called while a claim
 is prepared and while limits are watched. Two threads call it, one for its pure methods, one for the
 others, and each call has BUDGET_SECONDS. A fault (another exception than ClaimError and
-RetryableError, a late answer, edits that no container can have) fails the claim at hand. Folders
-and texts have to be below the folder of its settings.
+RetryableError, a late answer, one of another type) fails the claim at hand. What is in an answer
+is not checked; testing.check_enforcer() examines it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -106,7 +106,7 @@ def test_single_enforcers_are_known_only_in_their_folder() -> None:
 COLLECTION_READERS: Final = {
     "core/kubernetes/item_stream.py": "the stream of a list's objects",
     "app/shared/streams.py": "a document of the command's user",
-    "app/convert/convert.py": "a document of the command's user",
+    "app/convert/command.py": "a document of the command's user",
     "app/inspect.py": "the list that it writes",
 }
 """Files that name the field `items`, and why."""
