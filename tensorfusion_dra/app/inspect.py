@@ -205,7 +205,7 @@ class _OfTemplate:
 def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the ResourceSlices that another node with these GPUs and settings would publish.
 
-    An autoscaler that has no such node takes them for the one that it could add.
+    A cluster autoscaler uses them as the template of a node that it could add.
     """
     reader = DeviceCatalog(
         _OfTemplate(discovery),

@@ -830,7 +830,7 @@ class Answer:
 
 
 class _Turn:
-    """The right to hold a large object, which few threads have at a time.
+    """Permission to hold a large object, which few threads have at a time.
 
     It is taken while the object arrives, once that is known to be large, and given back with the
     end of the block at the latest.
@@ -842,7 +842,7 @@ class _Turn:
         self._is_taken = False
 
     def take(self) -> None:
-        """Wait for the right, unless this already has it.
+        """Wait for the permission, unless this already has it.
 
         Raises:
             TimeoutError: The time of the answer is over.
@@ -852,7 +852,7 @@ class _Turn:
         self._is_taken = True
 
     def leave(self) -> None:
-        """Give the right back, if this has it."""
+        """Give the permission back, if this has it."""
         if self._is_taken:
             self._is_taken = False
             self._free.release()

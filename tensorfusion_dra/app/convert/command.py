@@ -1,7 +1,7 @@
 """The verb `convert`: rewrite the user guide's YAML for API servers of 1.34 or later.
 
 The guide has the fields of v1beta1 and v1beta2 in places where v1 does not have them, names that no
-version has, and CEL of a dialect of its own. Entries first move to their places in requests; then
+version has, and a form of CEL of its own. Entries first move to their places in requests; then
 names, missing entries and expressions are corrected. For example `count: 2` beside a request's
 `name` moves into `exactly`, which then gets the `deviceClassName` that it lacks.
 """
@@ -312,7 +312,7 @@ def run(flags: argparse.Namespace) -> int:
 def convert(
     text: str, spoken: Collection[Dialect] = (), classes: Collection[str] = ()
 ) -> Converted:
-    """Convert what an API server of 1.34 or later refuses of the guide's forms.
+    """Convert the guide's forms that API servers of 1.34 or later refuse.
 
     A document in which nothing has to be converted stays as it is, byte for byte.
 

@@ -1,4 +1,4 @@
-"""Checks of the doctor: where it runs, what it can reach from there, and how it runs them."""
+"""How `doctor` runs its checks: on which machine, with what access, and in which order."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -81,7 +81,7 @@ def folders(context: Context) -> Iterator[Finding]:
 
 
 def full(folder: Path, free: float, data: Path) -> Finding:
-    """Name the claims that have most in a folder that containers have nearly filled."""
+    """Return the finding of a nearly full tenant folder, with its largest users."""
     claims: dict[str, str] = {}
     with suppress(RetryableError, FatalError):
         claims = {uid: f"claim {each.ref}" for uid, each in claim_store.read(data).claims.items()}

@@ -411,7 +411,7 @@ def templates(context: Context) -> Iterator[Finding]:
 
 
 def quotas(context: Context) -> Iterator[Finding]:
-    """Check that no claim is created beside a quota while the webhook does not answer."""
+    """Check that namespaces with a quota create no claim while the webhook is down."""
     found = {
         str(each["metadata"].get("namespace", ""))
         for each in context.cluster.readable_items(QUOTAS, "GPUResourceQuotas") or ()

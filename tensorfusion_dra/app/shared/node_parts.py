@@ -104,7 +104,7 @@ def node_enforcer(
     *,
     on_change: Callable[[], None] = lambda: None,
 ) -> EnforcerChooser:
-    """Return what chooses the enforcer of new claims.
+    """Return the chooser of the enforcer of new claims.
 
     Args:
         every: From enforcers(); None for new ones.
@@ -160,7 +160,7 @@ def boot_id(settings: Settings) -> str:
 
 
 def card_files(settings: Settings) -> CardFiles:
-    """Return the finder of what containers need of the host to use a card."""
+    """Return the finder of device nodes and driver libraries for containers."""
     return CardFiles(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
@@ -269,7 +269,7 @@ def health_tracker(
 
 
 def allocations(settings: Settings) -> Callable[[], KubeletDevices]:
-    """Return what asks the kubelet what else gives away and holds this node's devices."""
+    """Return a function that asks the kubelet which devices plugins offer and containers hold."""
     return partial(
         pod_resources.devices,
         Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock",

@@ -156,7 +156,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 
 def _cure(failure: str) -> str:
-    """Return what lets a controller create its object, which the API server refused."""
+    """Return the remedy for a controller whose object the API server refuses."""
     cure = "correct what the message names"
     if named := _UNANSWERED.search(failure):
         is_ours = objects.webhooks([{"webhooks": [{"name": named[1]}]}])
@@ -166,7 +166,7 @@ def _cure(failure: str) -> str:
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
+    """Return 0 if the pod is schedulable, or scheduled and without a problem; else 1."""
     if found.state is PodState.BOUND:
         return int(any(finding.level is Level.PROBLEM for finding in found.findings))
     return int(found.state is not PodState.FITS)
@@ -569,7 +569,7 @@ class _Listed:
         return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:
-        """Return the only pod, the one in question."""
+        """Return the pod in question."""
         return self.listed[0]
 
 

@@ -1,7 +1,6 @@
-"""What a pod's request meets among the cards that are published at present.
+"""Warnings about a pod's request that no published card satisfies at present.
 
-These are warnings and no errors: a node that has what the pod needs may come, as where nodes are
-started for the pods that wait.
+They are no errors: a cluster autoscaler, for example, may add a node with such cards.
 """
 
 from collections import Counter
@@ -16,7 +15,7 @@ _MOST_NAMED: Final = 5
 
 
 def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Iterator[str]:
-    """Yield what keeps the pod waiting as things are, one line each.
+    """Yield the reasons for which the pod would wait at present, one line each.
 
     Args:
         choices: The pod's request, in amounts, for each of its models.
@@ -66,8 +65,8 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
 def _counted(cards: Mapping[CardKind, int], asked: str) -> str:
     """Return the models with how many there are of each, the most frequent first.
 
-    Those of which a pod asks for another product have their product names:
-    NVIDIA A100-SXM4-80GB instead of A100 for one that asks for NVIDIA A100-SXM4-40GB.
+    A model of which the pod names another product is listed by its product name, such as NVIDIA
+    A100-SXM4-80GB if the pod asks for NVIDIA A100-SXM4-40GB.
     """
     found: Counter[str] = Counter()
     for card, count in cards.items():

@@ -97,7 +97,7 @@ class Cards:
         return frozenset(pool for of_node in self.nodes for pool in of_node.pools)
 
     def usual_pools(self) -> frozenset[str]:
-        """Return the GPUPools that count."""
+        """Return the GPUPools that count; see _counting()."""
         counts = Counter[str]()
         for of_node, (count, _) in self.nodes.items():
             counts.update(dict.fromkeys(of_node.pools, count))
@@ -113,7 +113,7 @@ class Cards:
 
 
 def _counting(nodes: Counter[Any]) -> Iterable[Any]:
-    """Return what counts: without what one node says, if many nodes say something else."""
+    """Return the entries without those of a single node, if another entry has three nodes."""
     if max(nodes.values(), default=0) < _MANY_NODES:
         return nodes
     return [each for each, count in nodes.items() if count > 1]

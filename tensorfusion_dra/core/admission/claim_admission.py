@@ -45,8 +45,8 @@ _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
-"""Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
-core/claims/index_limits.py explains."""
+"""Selector of devices whose enforcer can keep different limits for the requests of one claim
+(core/claims/index_limits.py)."""
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -178,7 +178,7 @@ def _fill(request: Json, alternatives: Sequence[PodRequest], *, pool: str) -> No
 
 
 def _annotated(claim: Json, share: ShareParameters) -> Json:
-    """Return the claim with what its pod's annotations say of its share.
+    """Return the claim with the annotations of its pod that concern its share.
 
     With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
     of 0 is no limit. Its presence shows the node that the pod's annotations are included.

@@ -34,7 +34,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_wh
 Item = Mapping[str, Any]
 Json = dict[str, Any]
 Classes = Mapping[str, ShareParameters | None]
-"""What each DeviceClass says to this driver, by the class's name."""
+"""Parameters of each DeviceClass for this driver, by the class's name."""
 
 APART_SINCE_MINOR: Final = 36
 """First release whose scheduler gives each device of one request only once

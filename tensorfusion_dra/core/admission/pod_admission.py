@@ -80,7 +80,7 @@ names them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodContainer:
-    """A container of the pod, as far as the pod's share concerns it.
+    """Facts about a container that decide whether it gets the pod's share.
 
     Attributes:
         path: In the pod.
@@ -151,9 +151,9 @@ def errors(
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
-    An annotation that is an amount but for one or two letters, or their case, is an error: a
-    warning goes to the controller that creates the pod, and the pod would get all of what it left
-    out. So is a limit below its request, since no node would prepare such a claim; and
+    An annotation that differs from the name of an amount by one or two letters, or in case, is an
+    error: a warning goes to the controller that creates the pod, and the pod would get all of what
+    it left out. So is a limit below its request, since no node would prepare such a claim; and
     `gpu-indices`, which also says how many GPUs the pod gets.
 
     Args:
@@ -220,9 +220,9 @@ def _has_claim(spec: Mapping[str, Any]) -> bool:
 
 
 def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield each percentage beside the amount that would take precedence over it.
+    """Yield an error for each percentage beside an amount, which would take precedence.
 
-    A pod that was admitted has both: its percentages, and the amounts that they are.
+    An admitted pod has both: its percentages, and the amounts computed from them.
     """
     limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
     for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):

@@ -471,7 +471,7 @@ def by_kind(
 
 
 def _is_in_reach(wanted: PodRequest, pool: str, card: CardKind) -> bool:
-    """Return True if the pod can get such a card, for all that is known without its selector."""
+    """Return True if the pod could get such a card, leaving its selector aside."""
     return (bool(wanted.expression) or card.is_in(pool)) and all(map(card.is_of, wanted.models))
 
 

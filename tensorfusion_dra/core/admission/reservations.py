@@ -38,7 +38,7 @@ _MAX_OTHERS: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What an admitted claim will have.
+    """Amounts reserved for an admitted claim.
 
     Attributes:
         ends_at: Unix time after which it does not count.

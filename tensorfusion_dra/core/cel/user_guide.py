@@ -95,10 +95,9 @@ _KNOWN: Final = {
 
 _Names = AbstractSet[str]
 _Use = Literal["member", "either", "value"]
-"""Use of a value by the expression around it.
-
-Of a member something is looked up, as of the attributes of a domain. A value is no such thing, so
-that an index before it names an attribute. Both are possible as an argument of `size`.
+"""Use of a value by the expression around it. In a member something is looked up, as in the
+attributes of a domain. In a value nothing is, so an index before it names an attribute. An argument
+of `size` may be either.
 """
 
 

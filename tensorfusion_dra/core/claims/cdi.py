@@ -1,9 +1,9 @@
 """CDI specs: what the container runtime adds to the containers of a prepared claim.
 
 A spec has one CDI device for each share (its device nodes), one for each request (its limits), one
-more for each request if containers may read of their devices (the file with their metadata), and
-edits of the whole spec (what every container with a card needs). Format rules: Container Device
-Interface, SPEC.md and its versions table.
+more for each request with device metadata (the file with it), and edits of the whole spec (what
+every container with a card needs). Format rules: Container Device Interface, SPEC.md and its
+versions table.
 
 Example: request `gpu` of the claim with UID U has share S1 of gpu-0 and share S2 of gpu-1. The
 spec has three devices:

@@ -1,7 +1,7 @@
 """Prepared claims: the records, from which CDI specs and answers to the kubelet follow.
 
 Each claim has a limits document as well, which programs on the node read. If the record cannot be
-read, that document says what is left of the claim.
+read, that document describes the claim instead.
 """
 
 from collections import Counter
@@ -483,7 +483,7 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """Remains of a claim whose record cannot be read, as its limits document has them.
+    """A claim whose record cannot be read, as its limits document describes it.
 
     Attributes:
         devices: Those of its shares.
@@ -498,7 +498,7 @@ class Remains:
 
 
 def remains(found: object) -> Remains | None:
-    """Return what a limits document says; None if the value is not such a document."""
+    """Return the claim of a limits document; None if the value is not such a document."""
     try:
         document: Any = found
         named, shares = document["claim"], document["shares"]

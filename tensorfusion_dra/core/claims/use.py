@@ -114,7 +114,7 @@ class Used:
         return self.vram_bytes > limit.vram_bytes - limit.vram_bytes // _NEAR_PART
 
     def differs(self, other: "Used", whole_bytes: int) -> bool:
-        """Return True if a reader would want to know: by 1/16 of the whole, or 25 points."""
+        """Return True if the use differs by 1/16 of the whole, or by 25 percentage points."""
         return (
             abs(self.vram_bytes - other.vram_bytes) * _NOTABLE_PART >= max(whole_bytes, 1)
             or abs(self.sm_percent - other.sm_percent) >= _NOTABLE_PERCENT

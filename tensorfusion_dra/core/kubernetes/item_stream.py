@@ -269,7 +269,7 @@ def _without_pairs(brackets: bytes) -> bytes:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int, stop: int) -> int:
-    """Return where the match of a pattern that matches nothing, too, ends."""
+    """Return the end of the match of a pattern that also matches an empty text."""
     found = pattern.match(text, at, stop)
     assert found is not None
     return found.end()
