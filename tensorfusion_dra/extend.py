@@ -17,8 +17,8 @@ first ``begin`` if it has that method, then once for each card.
   them. A provider that has not returned is not called again until it has.
 - If a call fails or is late, the driver keeps using the provider's last good answer for the card.
   So an answer is withdrawn by returning an empty one, not by an exception.
-- The driver makes each device, then adds what providers give, in the order of their names. The
-  first one to give a name to a device wins.
+- The driver builds each device, then adds the entries of providers, in the order of their names.
+  The first one to give a name to a device wins.
 - One that fails costs only its own answers. It is logged once, and shown by ``tensorfusion-dra
   inspect --providers``.
 

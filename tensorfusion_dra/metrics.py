@@ -155,7 +155,7 @@ def one_of(
     *,
     known: Sequence[str],
 ) -> Metric:
-    """Return the family of a gauge that is 1 for the present one of the known states, else 0.
+    """Return the family of a gauge that is 1 for the present state and 0 for the other known ones.
 
     Args:
         labels: Names of the labels before `state`.
@@ -569,11 +569,9 @@ class WebhookMetrics:
     """Counts of the webhook, and their exposition; safe for all threads."""
 
     def __init__(self, kinds: Iterable[str], outcomes: Iterable[str]) -> None:
-        """Start at 0.
-
-        Args:
-            kinds: Of reviewed objects.
-            outcomes: Of reviews.
+        """Args:
+        kinds: Of reviewed objects.
+        outcomes: Of reviews.
         """
         self._reviews: Final = new(
             Histogram,
@@ -596,7 +594,7 @@ class WebhookMetrics:
         self._reviews.labels(kind, outcome).observe(seconds)
 
     def refused(self, status: int) -> None:
-        """Count a request that got an HTTP error instead of a verdict."""
+        """Count a request that got an HTTP error instead of a decision."""
         self._refused.labels(str(status)).inc()
 
     def written(

@@ -364,7 +364,7 @@ def _checked_edits(
 
 
 def _check_verdicts(enforcer: GuardedEnforcer, example: PreparedClaim) -> None:
-    """Check that limits do not count as enforced where no sign shows it."""
+    """Check that limits do not count as enforced without evidence."""
     for found in enforcer_rules.judged(example, enforcer, (), is_new=False):
         assert found.reason != verdicts.UNREADABLE, found.text
         is_shown = found.state is State.ENFORCED and found.reason != verdicts.NO_LIMIT

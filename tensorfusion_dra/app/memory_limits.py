@@ -60,7 +60,7 @@ def run(flags: argparse.Namespace) -> int:
         Path(settings.nvml_library) if settings.nvml_library else None,
         Path(settings.driver_root),
         every_container=flags.every_container,
-        replacement_sign=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
+        replacement_marker=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
     )
     folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
     supervisor = Supervisor()

@@ -1,4 +1,4 @@
-"""The node as an administrator sees it at one moment: cards, shares, and how the driver fares.
+"""The node at one moment, for administrators: cards, shares, and the state of the driver.
 
 cards() and shares() build the views of cards and shares from devices and the records of prepared
 claims; count_xid() counts what the NVIDIA driver reports. The status page, its JSON and the metrics
@@ -273,7 +273,7 @@ class NodeView:
         left_out: Cards and devices that are not published, with the reason.
         shares: Of all prepared claims, sorted by claim; after an error those last read.
         shares_error: Why the records could not be read; "" if it could.
-        use_error: Why nobody knows what the shares use; "" if it is known, or not observed.
+        use_error: Why the use of the shares is not known; "" if it is known, or not observed.
         operations: The newest first.
     """
 

@@ -51,14 +51,12 @@ class BindingConditions:
         node_name: str,
         now: Callable[[], datetime],
     ) -> None:
-        """Assume that claims may wait since before.
-
-        Args:
-            enforcer: Knows what the devices show.
-            claims: All claims of the cluster.
-            status: Writes entries as names.BINDING_MANAGER.
-            node_name: This node.
-            now: Returns the wall clock's time, for lastTransitionTime.
+        """Args:
+        enforcer: Knows what the devices show.
+        claims: All claims of the cluster.
+        status: Writes entries as names.BINDING_MANAGER.
+        node_name: This node.
+        now: Returns the wall clock's time, for lastTransitionTime.
         """
         self._enforcer = enforcer
         self._claims = claims

@@ -115,7 +115,7 @@ class CardHealthTracker:
     def record_reading(
         self, inventory: Inventory, reported: Mapping[str, Sequence[HealthProblem]]
     ) -> None:
-        """Take in a successful reading, and what health sources reported by GPU UUID."""
+        """Record a successful reading, and the reports of health sources by GPU UUID."""
         self._failures = 0
         if self._replacement is not None and self._replacement.unhealthy is not None:
             self._replacement.end()
@@ -127,7 +127,7 @@ class CardHealthTracker:
         )
 
     def record_failure(self, error: RetryableError) -> None:
-        """Take in a reading that failed as a whole.
+        """Record a reading that failed as a whole.
 
         While the NVIDIA driver is being replaced, a failure says nothing about a card.
         """
@@ -142,7 +142,7 @@ class CardHealthTracker:
         self._remember(health.after_failure(self._known, problem, self._clock(), self._rules))
 
     def on_event(self, event: CardEvent) -> bool:
-        """Take in an event of the NVIDIA driver; return True if it makes a card unhealthy."""
+        """Record an event of the NVIDIA driver; return True if it makes a card unhealthy."""
         problem = health.problem_of(event, self._rules)
         uuid = event.gpu_uuid
         is_known = uuid in self._known.cards

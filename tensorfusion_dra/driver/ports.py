@@ -1,4 +1,4 @@
-"""Interfaces to API server, machine, cards: what the driver calls, and each promise."""
+"""Interfaces of the driver to the API server, the machine and the cards, with their contracts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -202,7 +202,7 @@ class CardProcesses(Protocol):
     """Reader of the processes that use the node's cards."""
 
     def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
-        """Return the processes by GPU UUID; a card that does not say them is missing.
+        """Return the processes by GPU UUID; cards whose driver does not report them are missing.
 
         Raises:
             RetryableError: They cannot be read now.

@@ -17,7 +17,7 @@ States, as `inspect --providers` shows them:
 
 Example: a provider answers for two cards, then hangs. The reading waits for the budget once, and
 the driver keeps using the two answers. The next readings find it hanging and do not wait. The first
-one after its return takes the other answers that it returned.
+reading after its return uses the other answers.
 
 Attributes and capacities take two steps. An answer is checked on its own: each name and value
 against the API's rules, so that one that the API server would refuse costs only itself. Then
@@ -110,7 +110,7 @@ class Registered:
 
     @property
     def log_fields(self) -> Mapping[str, str]:
-        """Whose it is, for the log."""
+        """Kind, name and package, for the log."""
         return {"kind": self.kind.value, "provider": self.name, "package": self.package}
 
 
@@ -310,7 +310,7 @@ class Report:
 
     @property
     def state(self) -> ProviderState:
-        """State of the provider, which is no use if all that it gives is refused."""
+        """State of the provider; REFUSED if no device has any of its names."""
         is_useless = self.refused and not self.given and self.outcome.state is ProviderState.OK
         return ProviderState.REFUSED if is_useless else self.outcome.state
 
@@ -426,7 +426,7 @@ class Providers:
         return tuple(built)
 
     def reports(self) -> Sequence[Report]:
-        """Return what each provider gave at the last reading, by kind, in the order of giving."""
+        """Return a report on each provider at the last reading, by kind and then in their order."""
         return [
             self._reports.get(each)
             or Report(

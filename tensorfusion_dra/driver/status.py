@@ -1,4 +1,4 @@
-"""Reports of what the containers of each claim got, written into the claim's status.
+"""Reports of the devices and limits of each claim, written into its status.
 
 A thread of its own writes the reports, each by one request and one after the other, so a status
 neither delays nor fails a prepare. A claim's report is in one of these states:
@@ -180,7 +180,7 @@ class StatusReporter:
         self._known: dict[str, _Known] = {}
 
     def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
-        """Have the claim's status written soon; return at once, whatever the API server does.
+        """Queue the claim's status to be written; never wait for the API server.
 
         Nothing happens if the same shares were reported last, with the same reason.
 
@@ -193,7 +193,8 @@ class StatusReporter:
         self._report(claim, reason)
 
     def report_changed(self, claim: PreparedClaim) -> None:
-        """Have the claim's status written, before others: its record is the same, its state not.
+        """Queue the status of a claim before others, because its state changed and its record did
+        not.
 
         The health of a GPU of it has changed, or whether its limits hold.
         """

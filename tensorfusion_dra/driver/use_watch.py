@@ -1,7 +1,7 @@
-"""Watch over the use of the cards: which share uses how much, and who uses a card without one.
+"""Watch over the use of the cards: the use of each share, and processes without a share.
 
-Every ten seconds a thread asks which processes use which card. What they mean is decided in
-core/claims/use.py. From that follow:
+Every ten seconds a thread reads which processes use which card, and assigns them to shares
+(core/claims/use.py). The results are:
 
 - evidence about limits: a share that is over its memory limit in two readings in a row is not
   enforced, whatever its limiter says (EnforcementWatch asks excess());
@@ -10,7 +10,8 @@ core/claims/use.py. From that follow:
 - one warning and one Event on the Node for each card that something outside of the shares uses.
 
 A pod that came to a claim after it was prepared is in no record, because the kubelet does not call
-again for it. So the first process of an unknown pod has the claims of its card read once.
+again for it. So the claims of a card are read once when the first process of an unknown pod uses
+it.
 """
 
 import math
@@ -56,14 +57,12 @@ class UseWatch:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with no use known.
-
-        Args:
-            processes: Of all cards.
-            prepared: Returns all prepared claims.
-            claims_at_server: Read for the pods that came to a claim later.
-            enforcers: By name; some count the memory of a claim's pod.
-            clock: In seconds, for the time of the next write of a status.
+        """Args:
+        processes: Of all cards.
+        prepared: Returns all prepared claims.
+        claims_at_server: Read for the pods that came to a claim later.
+        enforcers: By name; some count the memory of a claim's pod.
+        clock: In seconds, for the time of the next write of a status.
         """
         self._processes = processes
         self._prepared = prepared
@@ -120,7 +119,7 @@ class UseWatch:
         Args:
             report: Has the status of a claim written.
             events: Of this loop's thread alone.
-            on_excess: Called when a share comes to be over its limit, or is so no longer.
+            on_excess: Called when a share exceeds its limit, or no longer does.
         """
         while self._wakeup.next_round():
             try:
@@ -233,7 +232,7 @@ class UseWatch:
 
 
 def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:
-    """Return True if a share's use is notably other than what the status shows."""
+    """Return True if a share's use differs notably from its status."""
     if len(before) != len(found):
         return any(found)
     return any(

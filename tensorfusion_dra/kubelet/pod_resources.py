@@ -1,4 +1,4 @@
-"""Client of the kubelet's pod resources API, v1: what device plugins offer, what containers hold.
+"""Client of the kubelet's pod resources API, v1: devices of plugins and of containers.
 
 Source: k8s.io/kubelet/pkg/apis/podresources/v1. The kubelet holds no lock of it while it calls
 NodePrepareResources, so it may be asked during a prepare. It refuses calls above a rate that all

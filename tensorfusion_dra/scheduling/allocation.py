@@ -211,14 +211,12 @@ class _Search:
         usage: Usage,
         release: int,
     ) -> None:
-        """Prepare a search.
-
-        Args:
-            claims: The claims of one pod.
-            pools: The pools that the node can reach.
-            classes: Device classes by name.
-            usage: Devices and shares of other claims.
-            release: Minor version of the Kubernetes release.
+        """Args:
+        claims: The claims of one pod.
+        pools: The pools that the node can reach.
+        classes: Device classes by name.
+        usage: Devices and shares of other claims.
+        release: Minor version of the Kubernetes release.
         """
         self.reasons: Final[dict[DeviceId, str]] = {}
         self._claims: Final = claims

@@ -71,7 +71,7 @@ class PublishedCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTaint:
-    """A taint. It repels claims that do not tolerate it, unless its effect is ``None``."""
+    """A taint; repels claims that do not tolerate it, unless its effect is ``None``."""
 
     key: str
     value: str = ""
@@ -497,7 +497,7 @@ class Usage:
         return self._taken.get(device, {})
 
     def add(self, device: DeviceId, holder: Holder) -> None:
-        """Add what a claim has of the device."""
+        """Add the holder of a share, or of the whole device."""
         if holder.amounts is not None:
             self.take(device, {} if holder.is_admin else holder.amounts)
         elif not holder.is_admin:
@@ -583,8 +583,8 @@ class Rejection:
         subject: The same for all devices with this cause: a selector's term, the name of a
             capacity, a taint's key and value.
         text: With the values of this device.
-        beside: What would keep the device from the request even if it were free, such as
-            `` (tainted sick)``; "" for nothing. The text has it, too.
+        beside: Another reason, for which a free device would be rejected, too, such as `` (tainted
+            sick)``; "" for none. It is also in the text.
     """
 
     cause: Cause

@@ -1,4 +1,4 @@
-"""Trial of a pod on every node: whether its claims get devices there, and what rejects each device.
+"""Trial of a pod on every node: whether its claims get devices, and why each device is rejected.
 
 Whether they do is decided by the allocation itself. Only for a node without a solution each of its
 devices is checked again, in the order of the search, to name the first check that it fails, in more
@@ -179,7 +179,7 @@ class TriedCard:
     Attributes:
         rejections: By the name of each request whose class selects the device; None if the device
             passes every check of the request.
-        note: What the allocation itself noted last of the device; "" for nothing.
+        note: Last reason of the allocation for rejecting the device; "" for none.
     """
 
     device: PublishedDevice
@@ -241,7 +241,7 @@ class Trial:
 
 
 class NodeClusters:
-    """Parts of a cluster that decide about one node.
+    """Parts of a cluster, each relevant to one node.
 
     An allocation reads every slice and every claim. For all nodes of a large cluster that takes the
     square of its size, so each node gets a cluster with only the pools it can reach and the claims
@@ -282,7 +282,7 @@ def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
     """Return the outcome of one node.
 
     Args:
-        near: The part of the cluster that decides about this node.
+        near: Slices of the pools that this node reaches, and claims on their devices.
     """
     name = str(node["metadata"]["name"])
     try:
@@ -341,9 +341,9 @@ def number_of_devices(claims: Iterable[Document]) -> int | None:
 
 
 def number_of_cards(claims: Iterable[Document]) -> int:
-    """Return how many different devices a node needs for the claims; several may share the others.
+    """Return the number of different devices that the claims need on a node.
 
-    A request needs as many as its count, and as many requests as a distinctAttribute names.
+    That is the largest count of a request, or the sum over requests that a distinctAttribute names.
     """
     most = 0
     for spec in map(devices.claim_of, claims):

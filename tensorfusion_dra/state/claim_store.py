@@ -121,7 +121,7 @@ class Transaction:
     def remove(self, claim_uid: str) -> None:
         """Remove the record, damaged or not, and divide its devices again.
 
-        Even if there is none: another call may have removed it, whose flush is still to come.
+        Also if there is none: another call may have removed it without a flush yet.
         """
         self.written.pop(claim_uid, None)
         self.removed.add(claim_uid)
@@ -139,7 +139,7 @@ class Transaction:
         ]
 
     def _taken_out(self, claim_uid: str) -> tuple[Devices, Devices]:
-        """Take a record out; return its devices if it was damaged, and those of its shares."""
+        """Remove a record; return its devices if it was damaged, and those of its shares."""
         claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
         for device in devices:
@@ -264,7 +264,8 @@ class ClaimStore:
                     self.restored += 1
 
     def dismiss(self, claim_uid: str) -> None:
-        """Count a claim no longer of which only files are left: it is gone at the API server."""
+        """Stop counting a claim of which only files are left, because it is gone at the API
+        server."""
         with self.transaction() as step:
             if not (self._folder / f"{claim_uid}{WRITTEN}").exists():
                 self._dismissed.add(claim_uid)

@@ -1,4 +1,4 @@
-"""JSON files with what the driver knew when it was stopped: its cards, the verdicts on limits."""
+"""JSON files with the state of the driver when it stopped: its cards, the verdicts on limits."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Verdicts on claims in namespaces with a GPUResourceQuota.
+"""Decisions on claims in namespaces with a GPUResourceQuota.
 
 A claim is admitted in these steps, of which one review at a time takes the first four:
 
@@ -6,8 +6,8 @@ A claim is admitted in these steps, of which one review at a time takes the firs
       ^                                                   │
       └──────────── another replica was faster ───────────┘
 
-Quotas come first: a reservation that another replica has dropped since then is of a claim that is
-in the list. What cannot be read, reached or reserved in the time of the review is refused.
+Quotas are read first: if another replica drops a reservation after that, its claim is in the list.
+A claim is refused if something cannot be read or reserved in the time of the review.
 """
 
 import time
@@ -89,9 +89,9 @@ class QuotaAdmission:
     """Rule for claims in namespaces with a quota, as they are created and when their annotations
     change; safe for all threads.
 
-    Whoever reaches the webhook can post reviews. Only the API server, and who may read the pods of
-    a namespace, know the UID of a pod there. The refusal of a claim of no such pod does not tell
-    what other claims have, and core/admission/reservations.py says for how long it counts.
+    Anybody who reaches the webhook can post reviews, but the UID of a pod is known only to the API
+    server and to readers of the namespace. The refusal of a claim without such a UID does not
+    reveal what other claims have; core/admission/reservations.py says for how long it counts.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class QuotaAdmission:
             asked = replace(asked, document={**document}, old={**old} if asked.old else {})
 
             def charged(claim: Item) -> Item:
-                """Return whose claim it is, and what it is charged: all that is kept of it."""
+                """Return name and charges of a claim, which are all that is kept of it."""
                 return {
                     **{key: claim["metadata"].get(key, "") for key in ("name", "uid")},
                     "charged": quota.counted(class_admission.spelled_out(claim, classes)),
@@ -271,7 +271,7 @@ class QuotaAdmission:
 
     @contextmanager
     def _alone(self, namespace: str, ends: float) -> Iterator[None]:
-        """Let one review of a namespace decide at a time inside the block."""
+        """Run the block for one review of a namespace at a time."""
         with self._guard:
             lock = self._locks.setdefault(namespace, Lock())
         if not lock.acquire(timeout=_left(ends)):

@@ -56,11 +56,9 @@ class Reviews:
         *,
         on_review: Callable[[str, ReviewOutcome, float], None],
     ) -> None:
-        """Map each path to the rule for its objects.
-
-        Args:
-            on_review: Called before each answer, by any thread, with the object's kind, the outcome
-                and the seconds since the request arrived; returns at once.
+        """Args:
+        on_review: Called before each answer, by any thread, with the object's kind, the outcome
+            and the seconds since the request arrived; returns at once.
         """
         self._on_review: Final = on_review
 

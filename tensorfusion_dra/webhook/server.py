@@ -1,6 +1,6 @@
-"""HTTPS server for reviews, whose clients may be slow, silent, many and anybody.
+"""HTTPS server for reviews; its clients may be slow, silent, many and unknown.
 
-uvicorn speaks HTTP/1.1 with each client; here is who may stay connected, and what is held for whom:
+uvicorn speaks HTTP/1.1 with each client; this module bounds connections and memory:
 
     accepted ──> TLS handshake ──> idle ──> body arrives ──> waits for its turn ──> worked on
                                      ^                                                  v
@@ -137,8 +137,8 @@ class _Connection(SSLProtocol):
             in its handshake only after half as many others have come as there may be.
         awaited_since: When its request began to arrive, then when its answer was ready.
         is_known: True once a review was answered on it. Requests that were refused do not count.
-        place: That of its request among those that have arrived; None if it has none. Without a
-            worker it may have to give way.
+        place: Its request in the queue; None if none has arrived. Without a worker it may have to
+            give way.
     """
 
     max_size = _PIECE_BYTES  # of the buffer for reading, 256 KiB by itself

@@ -21,7 +21,7 @@ compact_json: Final = partial(json.dumps, separators=(",", ":"))
 
 
 class BoundError(ValueError):
-    """A text is valid JSON, perhaps, but has more of something than is parsed."""
+    """A text has more bytes, elements or levels than is parsed; it may be valid JSON."""
 
 
 class DepthError(BoundError):
@@ -76,7 +76,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def elements(text: bytes | bytearray | str) -> int:
-    """Return the number of elements of a JSON text, or a larger one.
+    """Return the number of elements of a JSON text, or an upper bound.
 
     Each element but the outermost follows a bracket, a comma or a colon. Those in strings are
     counted as well.

@@ -94,16 +94,14 @@ class NvmlDiscovery:
         wait_seconds: float = WAIT_SECONDS,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what is needed for a reading.
-
-        Args:
-            models: Compute by name; the compute of other cards is estimated.
-            library: Path of libnvidia-ml.so.1; None searches for it.
-            driver_root: Searched before the loader's path, for example /run/nvidia/driver.
-            sysfs_root: The node's /sys.
-            proc_root: The node's /proc.
-            wait_seconds: Longest time for a reading.
-            check: Called before NVML is opened; raises RetryableError if it has to stay closed.
+        """Args:
+        models: Compute by name; the compute of other cards is estimated.
+        library: Path of libnvidia-ml.so.1; None searches for it.
+        driver_root: Searched before the loader's path, for example /run/nvidia/driver.
+        sysfs_root: The node's /sys.
+        proc_root: The node's /proc.
+        wait_seconds: Longest time for a reading.
+        check: Called before NVML is opened; raises RetryableError if it has to stay closed.
         """
         self._check = check
         self._models = models

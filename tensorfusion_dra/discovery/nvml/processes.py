@@ -37,10 +37,8 @@ class ProcessReader:
     """Reader of the processes of all cards, for one thread."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        """Name the folder.
-
-        Args:
-            proc: The host's /proc.
+        """Args:
+        proc: The host's /proc.
         """
         self._proc = proc
         self._seen_until: dict[str, int] = {}  # time of the last sample by GPU UUID

@@ -391,7 +391,7 @@ class SimulatedEvents:
 
 
 class SimulatedDiscovery:
-    """Discovery that makes up NVML's answers and evaluates them like those of real cards.
+    """Discovery that simulates NVML's answers and evaluates them like those of real cards.
 
     Simulated cards have no minor number and therefore no device nodes.
 
@@ -462,7 +462,7 @@ class SimulatedDiscovery:
         )
 
     def raw(self) -> Recording:
-        """Return the made-up answers in the form of NvmlDiscovery.raw().
+        """Return the simulated answers in the form of NvmlDiscovery.raw().
 
         Raises:
             RetryableError: The driver is not loaded yet according to the profile.
