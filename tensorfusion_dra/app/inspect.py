@@ -217,8 +217,7 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None  # the cards were read and the node is known
-    wanted = slices.wanted(catalog.listed, catalog.node, node_uid="")
-    items = slices.plan(wanted, ()).create
+    items = slices.plan(slices.wanted(catalog.listed, catalog.node, node_uid=""), ()).create
     for item in items:
         del item["metadata"]["ownerReferences"]  # of a Node that is not there
     return {

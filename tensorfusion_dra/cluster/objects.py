@@ -267,8 +267,7 @@ def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
     Raises:
         RetryableError: The API server answered with an error, or not within the time.
     """
-    root = f"/apis/{names.SCHEDULING_GROUP}/v1"
-    path = resource_path("priorityclasses", name=name, root=root)
+    path = resource_path("priorityclasses", name=name, root=f"/apis/{names.SCHEDULING_GROUP}/v1")
     return api.find(path, wait_seconds=wait_seconds) is not None
 
 
@@ -289,27 +288,24 @@ class ApiWorkerPods:
             wait_seconds=wait_seconds,
             permission="list pods",
         )
+        # Of a worker that is too large, the metadata are read: its annotations name cards that
+        # others must not get.
         return listed.items + [
-            self._from_metadata(each, keep, wait_seconds=ends - time.monotonic())
+            self._api.call(
+                "GET",
+                resource_path(
+                    "pods",
+                    namespace=each.get("namespace", ""),
+                    name=each.get("name", ""),
+                    root=CORE,
+                ),
+                accept=METADATA,
+                keep=keep,
+                wait_seconds=ends - time.monotonic(),
+                permission="get pods",
+            )
             for each in listed.passed_over
         ]
-
-    def _from_metadata(
-        self, large: Mapping[str, str], keep: Projection, *, wait_seconds: float
-    ) -> Mapping[str, Any]:
-        """Return what is kept of a worker that is too large to read with its spec.
-
-        Its annotations are needed in any case, because they name cards that others must not get.
-        """
-        namespace, name = large.get("namespace", ""), large.get("name", "")
-        return self._api.call(
-            "GET",
-            resource_path("pods", namespace=namespace, name=name, root=CORE),
-            accept=METADATA,
-            keep=keep,
-            wait_seconds=wait_seconds,
-            permission="get pods",
-        )
 
     def watch(
         self,

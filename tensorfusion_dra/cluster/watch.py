@@ -247,7 +247,12 @@ class ObjectCache:
     """
 
     def __init__(
-        self, api: Api, path: str, *, name: str = "", on_change: Callable[[], None]
+        self,
+        api: Api,
+        path: str,
+        *,
+        name: str = "",
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the watch without starting it.
 

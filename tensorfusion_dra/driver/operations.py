@@ -208,8 +208,7 @@ class Operations:
             log.info(_DONE[kind], **facts)
         else:
             facts |= {"result": result.value, "stage": ended.last_stage.value}
-            is_defect = result in (Result.FATAL, Result.UNEXPECTED)
-            write = log.error if is_defect else log.warning
+            write = log.error if result in (Result.FATAL, Result.UNEXPECTED) else log.warning
             write(_FAILED[kind], **facts, error=ended.error)
         with self._guard:
             self._recent.appendleft(ended)

@@ -396,8 +396,7 @@ class Providers:
             extended = []
             for device in built:
                 taken = givers.setdefault((registered.kind, device.name), {})
-                offer = offers.get(device.gpu.uuid, Offer())
-                each = extended_device(device, offer, taken)
+                each = extended_device(device, offers.get(device.gpu.uuid, Offer()), taken)
                 taken.update(dict.fromkeys(each.given, registered.name))
                 extended.append(each)
             built = [each.device for each in extended]

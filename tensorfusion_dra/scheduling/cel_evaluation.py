@@ -459,8 +459,7 @@ def type_errors(text: str) -> list[str]:
 def not_covered(found: Iterable[str]) -> str | None:
     """Return a function of Kubernetes that the library lacks, if this explains type errors."""
     undeclared = (_UNDECLARED.fullmatch(error) for error in found)
-    missing = (match[1] for match in undeclared if match and match[1] in NOT_COVERED)
-    return next(missing, None)
+    return next((match[1] for match in undeclared if match and match[1] in NOT_COVERED), None)
 
 
 def _errors(text: str) -> list[str]:

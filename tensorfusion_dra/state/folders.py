@@ -130,8 +130,7 @@ def _deleted(name: str, top: int) -> Iterator[None]:
             for child in entries:
                 yield
                 if not _is_deleted(child.name, inner):
-                    moved = secrets.token_hex(16)
-                    os.rename(child.name, moved, src_dir_fd=inner, dst_dir_fd=top)
+                    os.rename(child.name, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=top)

@@ -138,8 +138,7 @@ class Reviews:
 def _answer_seconds(query: str) -> float:
     """Return how long the API server waits, less a margin for the answer's way back."""
     found = _TIMEOUT.search(query)
-    seconds = min(float(found[1]), _MAX_SECONDS) if found else _SECONDS
-    return seconds - _MARGIN_SECONDS
+    return (min(float(found[1]), _MAX_SECONDS) if found else _SECONDS) - _MARGIN_SECONDS
 
 
 def _error(status: HTTPStatus, text: str) -> Response:

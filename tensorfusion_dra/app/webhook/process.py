@@ -84,10 +84,10 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     api.connect()
     process_memory.finish_start()
     objects = {
-        "gpupool-watch": ObjectCache(api, watch.GPUPOOLS, on_change=_nothing),
-        "template-watch": ObjectCache(api, watch.TEMPLATES, on_change=_nothing),
-        "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
-        "class-watch": ObjectCache(api, resource_path("deviceclasses"), on_change=_nothing),
+        "gpupool-watch": ObjectCache(api, watch.GPUPOOLS),
+        "template-watch": ObjectCache(api, watch.TEMPLATES),
+        "quota-watch": ObjectCache(api, watch.QUOTAS),
+        "class-watch": ObjectCache(api, resource_path("deviceclasses")),
     }
     pools, templates, quotas, classes = objects.values()
     slices = PublishedCards(api)
@@ -181,7 +181,3 @@ def _keeps_cards_apart(api: Api, wait_seconds: float) -> bool:
     """Return True if the scheduler of this release gives each card of a request only once."""
     cluster = ClusterLists(api, wait_seconds=wait_seconds)
     return class_admission.keeps_cards_apart(cluster.minor_version)
-
-
-def _nothing() -> None:
-    """Ignore a change."""

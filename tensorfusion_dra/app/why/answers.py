@@ -681,8 +681,7 @@ def _kind(card: TriedCard) -> str:
 def _node_text(outcome: NodeOutcome) -> str:
     if outcome.fits:
         return f"fits: {outcome.picked_names}" if outcome.picked_names else "fits"
-    reason = outcome.refusal or "; ".join(outcome.reasons)
-    return reason or "has no device of the requested class"
+    return outcome.refusal or "; ".join(outcome.reasons) or "has no device of the requested class"
 
 
 def _card_text(card: TriedCard) -> str:

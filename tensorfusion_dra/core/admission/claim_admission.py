@@ -449,8 +449,10 @@ def with_annotations(claim: Mapping[str, Any]) -> list[ParametersFor]:
     Raises:
         ParameterError: They are malformed.
     """
-    annotated = share_policy.of_annotations(review.annotations_of(claim))
-    return [(frozenset(), annotated), *parameters(claim)]
+    return [
+        (frozenset(), share_policy.of_annotations(review.annotations_of(claim))),
+        *parameters(claim),
+    ]
 
 
 def parameters(claim: Mapping[str, Any]) -> list[ParametersFor]:
@@ -465,8 +467,7 @@ def parameters(claim: Mapping[str, Any]) -> list[ParametersFor]:
         opaque = as_map(config.get("opaque"))
         if opaque.get("driver") == names.DRIVER:
             chosen = frozenset(map(str, as_list(config.get("requests"))))
-            parsed = share_policy.parse(opaque.get("parameters"), trusted=False)
-            found.append((chosen, parsed))
+            found.append((chosen, share_policy.parse(opaque.get("parameters"), trusted=False)))
     return found
 
 

@@ -489,8 +489,7 @@ def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
     if wanted.percent or wanted.percent_limit:
         whole = _only({each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every})
         if wanted.percent_limit:
-            limit = _part(whole, wanted.percent_limit, is_limit=True)
-            share = replace(share, tflops_limit=limit)
+            share = replace(share, tflops_limit=_part(whole, wanted.percent_limit, is_limit=True))
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
     if wanted.like_memory and vram:
         tflops = max(

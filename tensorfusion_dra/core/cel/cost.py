@@ -126,8 +126,7 @@ class _Estimate:
             case "int" | "double":
                 size = _Size(1)
             case "select":
-                is_driver = sizes[0] is _DEVICE and node.text == "driver"
-                size = _NAME if is_driver else sizes[0].entry
+                size = _NAME if sizes[0] is _DEVICE and node.text == "driver" else sizes[0].entry
             case "index":
                 self._take(0 if node.parts[1].form == "string" else sizes[1].total, node)
                 size = sizes[0].entry

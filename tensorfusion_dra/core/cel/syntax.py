@@ -143,11 +143,6 @@ def is_bind(node: SyntaxNode) -> bool:
     return is_call and (node.parts[0].form, node.parts[0].text) == ("name", "cel")
 
 
-def is_has(node: SyntaxNode) -> bool:
-    """Return True if the node is ``has(field)``."""
-    return (node.form, node.text, len(node.parts)) == ("call", "has", 1)
-
-
 def quoted(text: str) -> str:
     """Return the string literal of a text, on one line.
 

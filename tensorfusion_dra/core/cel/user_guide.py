@@ -223,7 +223,7 @@ class _Translation:
         return known[name]
 
     def _call(self, node: SyntaxNode, bound: _Names) -> ValueKind:
-        if syntax.is_has(node):
+        if (node.form, node.text, len(node.parts)) == ("call", "has", 1):
             self._lacking.append([])  # has() itself needs no guard
             self._value(node.parts[0], bound)
             self._lacking.pop()

@@ -156,8 +156,7 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
     A simulated card has no device nodes. The variable keeps its edits from being empty, which
     runtimes refuse.
     """
-    index = claim.shares.index(share)
-    key = share.share_id or f"{claim.ref.uid}_{index}"
+    key = share.share_id or f"{claim.ref.uid}_{claim.shares.index(share)}"
     description: dict[str, Any] = {"uuid": share.gpu_uuid, "request": share.request}
     if share.limit is not None:
         description.update(share.limit.as_json())

@@ -126,8 +126,7 @@ def binding(
         kind, reason = names.BINDING_FAILED, "EnforcerMissing"
         text = f"node {node_name} had no enforcer for enforcer-wait-seconds"
     waiting = awaiting(claim, node_name)
-    settled = {names.BINDING_READY, kind}
-    if all(settled & true_conditions(claim, result) for result in waiting):
+    if all({names.BINDING_READY, kind} & true_conditions(claim, result) for result in waiting):
         return []
     condition = _condition(kind, "True", reason, text, since=now)
     return [

@@ -406,11 +406,13 @@ def after_failure(
     known: KnownCards, problem: HealthProblem, now: Moment, rules: HealthRules
 ) -> KnownCards:
     """Return the known cards after a reading that failed as a whole."""
-    health = {
-        uuid: with_failed_reading(known.health.get(uuid, HEALTHY), problem, now, rules)
-        for uuid in known.cards
-    }
-    return replace(known, health=health)
+    return replace(
+        known,
+        health={
+            uuid: with_failed_reading(known.health.get(uuid, HEALTHY), problem, now, rules)
+            for uuid in known.cards
+        },
+    )
 
 
 def after_report(known: KnownCards, uuid: str, problem: HealthProblem, now: Moment) -> KnownCards:

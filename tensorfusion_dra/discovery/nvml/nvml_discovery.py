@@ -309,8 +309,9 @@ class _Reader:
         # The loader never loads the new file into a process that has the old one.
         if refusal.error == _VERSION_MISMATCH and is_replaced:
             return FatalError(f"{found}; the library was replaced, only a new process can load it")
-        waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
-        return RetryableError(f"{found}, waiting for {waited_for}")
+        return RetryableError(
+            f"{found}, waiting for {_WAITED_FOR.get(refusal.error, 'NVML to answer')}"
+        )
 
 
 def error_name(error: pynvml.NVMLError) -> str:
@@ -350,14 +351,12 @@ def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
-        refusal = Refusal(error_name(error))
-        return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), refusal
+        return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), Refusal(error_name(error))
     return int(memory.total), int(memory.reserved)
 
 
 def _recovery_action(card: Any) -> int:
-    field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-    (answer,) = pynvml.nvmlDeviceGetFieldValues(card, [field])
+    (answer,) = pynvml.nvmlDeviceGetFieldValues(card, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(answer.nvmlReturn)
     return int(answer.value.uiVal)
