@@ -140,11 +140,11 @@ class Preparer:
             record = records.put(record)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._upkeep.follow(records.changed())
+        self._upkeep.update(records.changed())
         return record
 
     def _kept(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Have files, enforcer and status follow the record; return the newest one.
+        """Update files, enforcer and status from the record; return the newest one.
 
         A claim for whole cards does without limits while its enforcer is silent.
 
@@ -258,7 +258,7 @@ class Preparer:
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._upkeep.follow(records.changed())
+        self._upkeep.update(records.changed())
 
     def dismiss(self, ref: ClaimRef) -> None:
         """Give out again what a claim has that is gone, and of which only files are left.

@@ -213,7 +213,7 @@ class ProviderRunner:
         self._logged: frozenset[str] = frozenset()
 
     def start(self, reading: Reading) -> None:
-        """Have the provider called for each card, unless it is still in an earlier round."""
+        """Start a round of calls for each card, unless an earlier one is still running."""
         self.answers()
         if self._running is None:
             self._late_at = time.monotonic() + self._budget_seconds
@@ -339,7 +339,9 @@ class Providers:
         used = [each for each in self._registered if not each.unused]
         runners = [ProviderRunner(each, budget_seconds=budget_seconds, wake=wake) for each in used]
         self._sources = [each for each in runners if each.registered.kind is ProviderKind.HEALTH]
-        self._givers = [each for each in runners if each.registered.kind is not ProviderKind.HEALTH]
+        self._extending = [
+            each for each in runners if each.registered.kind is not ProviderKind.HEALTH
+        ]
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
         # Each refusal is logged once, until it is over.
@@ -387,15 +389,15 @@ class Providers:
         if call_again or reading != self._asked:
             self._asked = reading
             # All at the same time, so that several that hang take no longer than one.
-            for runner in self._givers:
+            for runner in self._extending:
                 runner.start(reading)
-        givers: dict[tuple[ProviderKind, str], dict[str, str]] = {}
+        given_by: dict[tuple[ProviderKind, str], dict[str, str]] = {}
         refused: set[tuple[Registered, str, RefusedName]] = set()
-        for runner in self._givers:
+        for runner in self._extending:
             registered, offers = runner.registered, runner.answers()
             extended = []
             for device in built:
-                taken = givers.setdefault((registered.kind, device.name), {})
+                taken = given_by.setdefault((registered.kind, device.name), {})
                 each = extended_device(device, offers.get(device.gpu.uuid, Offer()), taken)
                 taken.update(dict.fromkeys(each.given, registered.name))
                 extended.append(each)
@@ -482,18 +484,18 @@ def problems(answer: object, *, source: str) -> tuple[HealthProblem, ...]:
     return tuple(_problem(each, source) for each in problems)
 
 
-def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> Extended:
+def extended_device(device: Device, offer: Offer, given_by: Mapping[str, str]) -> Extended:
     """Return the device with what it takes of an offer.
 
     Args:
         device: With all that earlier providers gave.
-        givers: Name of the provider that gave each attribute, or each capacity, which the device
+        given_by: Name of the provider that gave each attribute, or each capacity, which the device
             has from other packages.
     """
     with_attributes, with_capacity = dict(device.attributes), dict(device.capacity)
     given, refused = [], list(offer.refused)
     for name, value in offer.entries.items():
-        if reason := _conflict(name, givers, len(with_attributes) + len(with_capacity)):
+        if reason := _conflict(name, given_by, len(with_attributes) + len(with_capacity)):
             refused.append(RefusedName(name=name, reason=reason))
             continue
         if isinstance(value, Capacity):
@@ -508,9 +510,9 @@ def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> 
     )
 
 
-def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
-    if name in givers:
-        return f"provider {givers[name]} gave this name first"
+def _conflict(name: str, given_by: Mapping[str, str], entries: int) -> str:
+    if name in given_by:
+        return f"provider {given_by[name]} gave this name first"
     most = device_rules.MAX_ENTRIES
     if entries >= most:
         return f"the device has {most} attributes and capacities, which is the most"

@@ -154,8 +154,8 @@ class DeviceCatalog:
         providers: Of other packages; None for none.
         tracker: Decides on the cards' health; None for one without a record on disk.
         taint_effect: Effect of an unhealthy device's taint; "" for no taint.
-        enforcement: Returns what keeps limits on the node now.
-        allocations: Asks the kubelet what else gives away and holds devices; raises
+        enforcement: Returns the present enforcement of limits on the node.
+        allocations: Asks the kubelet for the devices of plugins and containers; raises
             RetryableError. Then its last answer stays in use.
         records: Returns the prepared claims of the node; raises RetryableError. Then its last
             answer stays in use.
@@ -255,7 +255,7 @@ class DeviceCatalog:
             self._build(call_again=True)
 
     def on_event(self, event: CardEvent) -> None:
-        """Take in an event of the NVIDIA driver."""
+        """Record an event of the NVIDIA driver."""
         with self._building:
             if self._tracker.on_event(event):
                 self._build()
@@ -287,7 +287,7 @@ class DeviceCatalog:
             self._throttle.over(key="allocations")
 
     def _other_users(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
-        """Return by GPU UUID what else gives the card to containers, as last read."""
+        """Return the other users of each card by GPU UUID, as last read."""
         return other_users.of_cards(
             gpus,
             self._allocations,
@@ -384,7 +384,7 @@ class DeviceCatalog:
         return self._tracker.xids
 
     def cards_used_elsewhere(self) -> Mapping[str, str]:
-        """Return by device name who gave a card to a container that has it now.
+        """Return by device name the other user whose container has the card now.
 
         Asks the kubelet again only if a device plugin or another driver offers one of the cards.
         """

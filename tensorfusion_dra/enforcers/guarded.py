@@ -108,7 +108,7 @@ class GuardedEnforcer(Enforcer):
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
 
     def sign(self) -> Sign:
-        """Return its sign; if it has none, look for the files and sockets that a claim needs."""
+        """Return its own sign; unless that is bad, check the files and sockets of claims."""
         try:
             needs = self.needs(enforcer_rules.example(self.name, Isolation.SOFT))
             found = self._run(self._acting, lambda own: _of_type(own.sign(), Sign, "sign"))

@@ -1,4 +1,4 @@
-"""Verdicts on admission requests: reads what decides about them, and applies the rules in core.
+"""Decisions on admission requests: reads the relevant objects and applies the rules in core.
 
 Pods get their share, claims their content, within the quotas of their namespace.
 """
@@ -313,7 +313,7 @@ class AdmissionRules:
         return list(dict.fromkeys(warnings))
 
     def dialect(self, dialect: Dialect, asked: Review) -> Decision:
-        """Translate a new pod from a dialect, for the review of the translated pod that follows."""
+        """Translate a new pod from a dialect; its translation is then reviewed like any pod."""
         if not asked.is_creation:
             return PASSED
         pod = untyped_json.copied(asked.document)
@@ -332,8 +332,8 @@ class AdmissionRules:
         """Fill a new claim: from Tensor Fusion's template with its pod's request, then with the
         amounts of its DeviceClasses.
 
-        A pod exists before its claim does. If the pod is missing, it is gone for good and the claim
-        is not needed, so the claim is refused. The claim controller treats that like any failure.
+        A pod exists before its claim. If the pod is missing, it was deleted and the claim is not
+        needed, so the claim is refused. The claim controller handles that like any failure.
         """
         if not asked.is_creation:
             return PASSED
@@ -409,7 +409,7 @@ class AdmissionRules:
         return Decision(changed=filled) if filled != claim else None
 
     def warn_unnamed(self, asked: Review) -> None:
-        """Have the pod of a new claim warned if none of its containers names the claim."""
+        """Warn the pod of a new claim if none of its containers names the claim."""
         annotations = asked.annotations
         entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
         # A claim of the template was filled here, and the webhook has containers name it.
@@ -539,7 +539,7 @@ def _items(objects: Objects) -> Sequence[Item]:
 
 
 def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
-    """Return what each DeviceClass says to this driver, without those that no node accepts."""
+    """Return each DeviceClass's parameters for this driver, without those that no node accepts."""
     found = {}
     for each in _items(classes):
         with suppress(ParameterError):

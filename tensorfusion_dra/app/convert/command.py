@@ -474,7 +474,7 @@ class _Conversion:
                 remove(each.owner, each.field, each.key)
 
     def _service(self, service: CommentedMap) -> None:
-        """Let KServe make its claims of this driver's class."""
+        """Make KServe create its claims of this driver's class."""
         annotations = at(service, "metadata", "annotations")
         for name in (dialects.KSERVE_CLASS, dialects.KSERVE_SELECTOR):
             value = at(annotations, name)

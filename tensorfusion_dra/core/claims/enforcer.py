@@ -460,8 +460,8 @@ def judged(
         enforcer: The claim's; None if the node has none of its name.
         others: See Enforcer.judge().
         is_new: See Enforcer.judge().
-        excess: For each share, how it was seen to be over its limit, "" if it was not; () if
-            nobody looked. It is stronger than any evidence of the enforcer, which a tenant can
+        excess: For each share, how it was seen to be over its limit, "" if it was not; () if it was
+            not observed. It is stronger than any evidence of the enforcer, which a tenant can
             write.
     """
     found = [

@@ -231,7 +231,7 @@ class WorkerMemory:
             self._write_note(pod, self._present(pod))
 
     def record_reason(self, pod: PodRef, text: str) -> None:
-        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
+        """Note why the limits of a registered pod do not hold; "" if they do."""
         folder, reason = noted(str(self._note(pod)))
         if folder and reason != text:
             with suppress(OSError):
