@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
@@ -36,6 +37,9 @@ _NEAR: Final = 0.92
 _MOST_COMPARED: Final = 20
 """Unknown annotations that are compared with the known ones, which takes half a millisecond each. A
 pod can have 22,000. The API server passes on warnings of 4 KiB together."""
+MAX_CONTAINERS: Final = 500
+"""Of a pod with a share. A kubelet starts them one by one, and a review of 15,000 takes half a
+second."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -122,9 +126,10 @@ class PodContainer:
 
 
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
-    """Return the pod's containers, init containers first."""
+    """Return the pod's containers, init containers first; of too many, one more than allowed."""
     found, chosen = [], frozenset(wanted.containers)
-    for path, container in resource_claims.containers_with_paths(pod):
+    every = resource_claims.containers_with_paths(pod)
+    for path, container in islice(every, MAX_CONTAINERS + 1):
         name, resources = name_of(container), as_map(container.get("resources"))
         takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
@@ -160,6 +165,10 @@ def errors(
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
+    if len(every) > MAX_CONTAINERS:
+        text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
+        yield FieldError("spec.containers", Reason.TOO_MANY, text)
+        return
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)
     if not _has_claim(spec):
