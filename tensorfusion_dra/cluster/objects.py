@@ -13,7 +13,6 @@ from tensorfusion_dra.cluster.api import (
     APPLY,
     CORE,
     MERGE_PATCH,
-    METADATA,
     RESOURCE_VERSION,
     Api,
     metadata,
@@ -173,7 +172,7 @@ class Quotas:
             "annotations": {names.QUOTA_ADMITTED: text},
         }
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 path,
                 query={"fieldManager": names.FIELD_MANAGER},
@@ -211,7 +210,7 @@ class ApiClaimStatus:
         }
         path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 f"{path}/status",
                 query={"fieldManager": self._manager, "force": "true"},
@@ -238,8 +237,8 @@ class ApiClaimStatus:
                 written = set(map(device_status.key, devices))
                 if metadata(stored).get("uid") != ref.uid or not written <= allocated:
                     return False
-            raise RetryableError(
-                f"claim {ref}: {error}", after_seconds=error.after_seconds
+            raise StatusError(
+                f"claim {ref}: {error}", error.status, after_seconds=error.after_seconds
             ) from error
         return True
 
@@ -277,6 +276,7 @@ class ApiWorkerPods:
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
         self._of_node = f"spec.nodeName={node_name}"
+        self._unfinished = f"{self._of_node},status.phase!=Succeeded,status.phase!=Failed"
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         ends = time.monotonic() + wait_seconds
@@ -284,23 +284,20 @@ class ApiWorkerPods:
             "workers of the node",
             resource_path("pods", root=CORE),
             keep,
-            query={"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER},
+            query={"fieldSelector": self._unfinished, "labelSelector": names.TENSOR_FUSION_WORKER},
             wait_seconds=wait_seconds,
             permission="list pods",
         )
-        # Of a worker that is too large, the metadata are read: its annotations name cards that
-        # others must not get.
+        # Also a worker that is too large may name cards, which others must not get.
         return listed.items + [
-            self._api.call(
-                "GET",
+            self._api.annotations(
                 resource_path(
                     "pods",
                     namespace=each.get("namespace", ""),
                     name=each.get("name", ""),
                     root=CORE,
                 ),
-                accept=METADATA,
-                keep=keep,
+                keep,
                 wait_seconds=ends - time.monotonic(),
                 permission="get pods",
             )
@@ -335,7 +332,7 @@ class ApiWorkerPods:
         # With the UID, the server refuses the patch if a new pod has taken the name.
         changed = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
                 query={"fieldManager": names.FIELD_MANAGER},
@@ -488,7 +485,7 @@ def create_event(
         DriverError: The API server refuses it, or did not answer.
     """
     note = printable.one_line(message).encode()[:_MAX_NOTE_BYTES]
-    api.call(
+    api.change(
         "POST",
         f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
         body={

@@ -88,7 +88,7 @@ class ApiSlices:
         path = resource_path("resourceslices", name=metadata["name"])
         with self._writing():
             try:
-                self._api.call(
+                self._api.change(
                     "DELETE", path, body={"preconditions": preconditions}, permission=_PERMISSION
                 )
             except StatusError as error:

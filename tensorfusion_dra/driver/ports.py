@@ -135,6 +135,7 @@ class ClaimStatus(Protocol):
 
         Raises:
             MissingPermissionError: The driver has no permission to write the status.
+            StatusError: The API server refused this one.
             RetryableError: The entries may not have been written.
         """
         ...

@@ -158,7 +158,7 @@ class UseWatch:
             if not exact:
                 raise
             reason = str(error)
-        are_known = self._find_late_pods(prepared, cards)
+        unknown = self._find_late_pods(prepared, cards)
         found = self._current = use.of_node(
             prepared, cards, pods=self._late_pods, exact=exact, reason=reason
         )
@@ -173,7 +173,9 @@ class UseWatch:
         if before != self._excess:
             on_excess()
         self._show(prepared, report)
-        for uuid, text in found.foreign_text.items() if are_known else ():
+        for uuid, text in found.foreign_text.items():
+            if uuid in unknown:
+                continue
             message = f"{uuid}: found processes outside of all shares: {text}"
             if self._throttle.is_new(uuid, key=uuid):
                 log.warning("foreign_processes", uuid=uuid, error=message)
@@ -196,9 +198,9 @@ class UseWatch:
 
     def _find_late_pods(
         self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[GpuProcess]]
-    ) -> bool:
-        """Find the pods that came to a claim later; return False if not all could be read."""
-        are_known = True
+    ) -> set[str]:
+        """Find the pods that came to a claim later; return the cards for which some are unread."""
+        unknown: set[str] = set()
         uids = {claim.ref.uid for claim in prepared}
         self._late_pods = {uid: pods for uid, pods in self._late_pods.items() if uid in uids}
         known = {pod.uid for claim in prepared for pod in claim.pods}
@@ -214,9 +216,9 @@ class UseWatch:
                         self._late_pods[claim.ref.uid] = self._pods_of(claim)
                 self._known_pods |= pods
             except RetryableError:
-                are_known = False
+                unknown.add(uuid)
         self._known_pods &= seen
-        return are_known
+        return unknown
 
     def _pods_of(self, claim: PreparedClaim) -> set[str]:
         """Return the UIDs of the claim's pods; none if it is gone, as its record will be soon.

@@ -37,6 +37,7 @@ from tensorfusion_dra.webhook.admission import of_namespace, parsed_classes
 Item = Mapping[str, Any]
 
 _MAX_SEEN: Final = 1000
+_STRANGER_WRITE_SECONDS: Final = 1.0
 
 
 class ClaimReader(Protocol):
@@ -123,8 +124,8 @@ class QuotaAdmission:
         self._sleep = sleep
         self._guard = Lock()  # guards all below
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        self._seen: dict[tuple[str, float], None] = {}
-        """Reservations whose claims were seen with their amounts, oldest first."""
+        self._seen: dict[tuple[str, float], quota.Amounts] = {}
+        """Of reservations whose claims were seen with their amounts, oldest first."""
 
     def claim(self, asked: Review) -> Decision:
         """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
@@ -201,6 +202,8 @@ class QuotaAdmission:
                 new = reservations.of_claim(
                     asked.document, before, is_trusted=is_trusted, now=self._clock()
                 )
+                if not is_trusted:  # the claim has to be stored within STRANGER_SECONDS
+                    ends = min(ends, time.monotonic() + _STRANGER_WRITE_SECONDS)
                 if self._write(quotas, {**others, _uid(asked): new}, ends):
                     break
         now = self._clock()
@@ -231,8 +234,8 @@ class QuotaAdmission:
                 name, charged = others.get(uid, (each.name, {}))
                 both = reservations.most(charged, each.amounts)
                 if both == charged:
-                    self._seen[uid, each.ends_at] = None
-                if (uid, each.ends_at) not in self._seen:  # else it may be deleted since
+                    self._seen[uid, each.ends_at] = each.amounts
+                if not self._is_seen(uid, each):  # else it may be deleted since
                     others[uid] = name, both
             for oldest in [*self._seen][:-_MAX_SEEN]:
                 del self._seen[oldest]
@@ -249,11 +252,13 @@ class QuotaAdmission:
     def _write(self, quotas: Sequence[Item], found: Mapping[str, Reservation], ends: float) -> bool:
         """Write reservations into the first quota; return False if another replica was faster."""
         with self._guard:
-            kept = {
-                uid: each for uid, each in found.items() if (uid, each.ends_at) not in self._seen
-            }
+            kept = {uid: each for uid, each in found.items() if not self._is_seen(uid, each)}
         first = min(quotas, key=lambda each: str(each["metadata"]["name"]))
         return self._store.annotate(first, reservations.text_of(kept), wait_seconds=_left(ends))
+
+    def _is_seen(self, uid: str, reserved: Reservation) -> bool:
+        """Return True if the claim was seen with these amounts; two changes may end at one time."""
+        return self._seen.get((uid, reserved.ends_at)) == reserved.amounts
 
     def _withdraw(self, asked: Review, ends: float) -> None:
         """Remove the claim's reservation.

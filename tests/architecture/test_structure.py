@@ -142,12 +142,23 @@ JSON_PARSERS: Final = {
 """Files that parse JSON by the standard library, and whose it is."""
 
 
+def used(path: Path) -> Iterator[str]:
+    """Yield the names that a file uses: plain ones, those after a dot, and those it imports."""
+    for node in nodes(path):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+            yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+            yield from (each.name for each in node.names)
+
+
 def test_foreign_objects_are_counted_before_they_are_parsed() -> None:
+    parsing = {"loads", "JSONDecoder", "raw_decode", "json.load"}
     found = {
-        str(path.relative_to(PACKAGE))
-        for path in files()
-        for node in nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr in {"loads", "JSONDecoder"}
+        str(path.relative_to(PACKAGE)) for path in files() if not parsing.isdisjoint(used(path))
     }
 
     assert found == JSON_PARSERS.keys()
@@ -185,11 +196,17 @@ STARTING: Final = {
 
 def test_threads_for_requests_are_started_in_few_places_which_bound_them() -> None:
     found = {
-        str(path.relative_to(PACKAGE))
+        str(path.relative_to(PACKAGE)) for path in files() if not STARTING.isdisjoint(used(path))
+    }
+    in_a_pool_of_asyncio = [
+        node
         for path in files()
         for node in nodes(path)
-        if (isinstance(node, ast.Name) and node.id in STARTING)
-        or (isinstance(node, ast.Attribute) and node.attr in STARTING)
-    }
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "run_in_executor"
+        and ast.unparse(node.args[0]) == "None"
+    ]
 
     assert found == THREAD_STARTERS.keys()
+    assert not in_a_pool_of_asyncio

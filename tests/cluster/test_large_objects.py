@@ -13,8 +13,9 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.cluster import api as cluster_api
-from tensorfusion_dra.cluster.api import METADATA, Api
-from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiClaimStatus, ApiPods, ApiWorkerPods
+from tensorfusion_dra.cluster.shared_reads import SharedReads
 from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import RetryableError, UnreadableError
@@ -177,6 +178,16 @@ def test_what_is_kept_of_an_object_is_bounded_too(tmp_path: Path) -> None:
         pod_of(api)
 
 
+def test_status_is_written_to_a_claim_of_any_size(tmp_path: Path) -> None:
+    ref = ClaimRef(namespace="team-a", name="a", uid="uid-a")
+    with raw_server.served(lambda: alone(large("a", SHAPES["labels"]))) as server:
+        with bounded(server, tmp_path) as api:
+            assert ApiClaimStatus(api).write(ref, [])
+        assert ApiClaimStatus(api).write(ref, [])
+
+    assert server.accepted == 1
+
+
 def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
     tmp_path: Path,
 ) -> None:
@@ -189,39 +200,195 @@ def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
         ApiClaims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
 
 
-@pytest.mark.parametrize(
-    ("of_metadata", "expected"),
-    [
-        (b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1","x":"y"}', {"gpu-1"}),
-        (b',"labels":' + SHAPES["labels"], None),
-    ],
-    ids=["large spec", "large metadata"],
-)
-def test_cards_of_a_large_worker_are_read_from_its_metadata_or_not_known(
-    tmp_path: Path, of_metadata: bytes, expected: set[str] | None
-) -> None:
+@contextmanager
+def large_worker(of_metadata: bytes) -> Iterator[RawServer]:
+    """Yield a server that has a small worker and a large one, which has these fields as well."""
     workers = listed(
         small("a"), metadata("b", of_metadata) + b',"spec":' + SHAPES["empty objects"] + b"}"
     )
-    with (
-        raw_server.served(
-            lambda: (
-                alone(metadata("b", of_metadata) + b"}")
-                if server.headers["accept"] == METADATA
-                else workers
-            )
-        ) as server,
-        bounded(server, tmp_path) as api,
-    ):
+    with raw_server.served(
+        lambda: (
+            alone(metadata("b", of_metadata) + b"}")
+            if "as=PartialObjectMetadata" in server.headers["accept"]
+            else workers
+        )
+    ) as server:
+        yield server
+
+
+GIVEN: Final = b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1","x":"y"}'
+MANAGED: Final = b',"managedFields":[{"fieldsV1":{"f:metadata":{"f:annotations":{}}}}]'
+
+
+@pytest.mark.parametrize(
+    ("of_metadata", "expected"),
+    [
+        (GIVEN, {"gpu-1"}),
+        (b',"labels":' + SHAPES["labels"] + GIVEN, {"gpu-1"}),
+        (b',"labels":' + SHAPES["labels"] + GIVEN + b',"more":' + SHAPES["one text"], {"gpu-1"}),
+        (
+            b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1",' + SHAPES["labels"][1:] + MANAGED,
+            {"gpu-1"},
+        ),
+        (b',"labels":' + SHAPES["labels"] + MANAGED, set()),
+        (b',"labels":{"annotations":"x"}' + GIVEN, {"gpu-1"}),
+        (b',"annotations":{"a":"\\"annotations\\":{",' + GIVEN[16:], {"gpu-1"}),
+    ],
+    ids=[
+        *("spec", "labels", "managed fields", "annotations", "no annotations", "label's name"),
+        "quoted",
+    ],
+)
+def test_cards_of_a_large_worker_are_read_whatever_is_large(
+    tmp_path: Path, of_metadata: bytes, expected: set[str]
+) -> None:
+    with large_worker(of_metadata) as server, bounded(server, tmp_path) as api:
         pods = ApiWorkerPods(api, node_name="n")
-        if expected is None:
-            with pytest.raises(RetryableError, match="pods/b: found"):
-                pods.of_node(marks.unfinished_pod, wait_seconds=60)
-            return
         _, large_one = pods.of_node(marks.unfinished_pod, wait_seconds=60)
 
-    assert {large_one["metadata"]["annotations"]["tensor-fusion.ai/gpu-ids"]} == expected
-    assert large_one["metadata"]["uid"] == "uid-b"
+    kept = large_one["metadata"]
+    assert {*kept["annotations"].values()} == expected
+    assert (kept["namespace"], kept["name"], kept["uid"]) == ("team-a", "b", "uid-b")
+
+
+def test_of_a_worker_with_thousands_of_indices_one_is_kept() -> None:
+    indices = {f"tensor-fusion.ai/index_{number}": "1" for number in range(6_000)}
+    containers = [{}, {"resources": {"limits": {"cpu": "1", **indices}}}] * 10
+    about = {"namespace": "team-a", "name": "b", "uid": "uid-b"}
+
+    kept = marks.unfinished_pod({"metadata": about, "spec": {"containers": containers}})
+
+    index = {"tensor-fusion.ai/index_0": "1"}
+    assert kept["spec"] == {"containers": [{"resources": {"limits": index}}]}
+
+
+@pytest.mark.parametrize(
+    "of_metadata",
+    [
+        b',"labels":{"a":"' + b"x" * 4 * MIB + b'"}' + GIVEN,
+        b',"annotations":{"a":"' + b"x" * 4 * MIB + b'"}',
+    ],
+    ids=["labels", "annotations"],
+)
+def test_no_worker_is_left_out_whose_annotations_are_not_found(
+    tmp_path: Path, of_metadata: bytes
+) -> None:
+    with large_worker(of_metadata) as server:
+        pods = ApiWorkerPods(Api(server.kubeconfig(tmp_path)), node_name="n")
+        with pytest.raises(RetryableError, match="pods/b: found"):
+            pods.of_node(marks.unfinished_pod, wait_seconds=60)
+
+    asked = server.requests[0]
+    for phase in ("Succeeded", "Failed"):
+        assert f"status.phase%21%3D{phase}" in asked
+
+
+def listing(api: Api, keep: Callable[[object], Any]) -> None:
+    api.listed("/api/v1/pods", lambda item: {"kept": keep(item)}, pages=False)
+
+
+def watching(api: Api, keep: Callable[[object], Any]) -> None:
+    for event in api.watch("/api/v1/pods", query={}, silent_seconds=60):
+        keep(event)
+
+
+@pytest.mark.parametrize("read", [listing, watching])
+def test_two_large_objects_are_decoded_at_a_time_and_not_held_after_that(
+    tmp_path: Path, read: Callable[[Api, Callable[[object], Any]], None]
+) -> None:
+    may_end, may_answer, begun = threading.Event(), threading.Event(), threading.Semaphore(0)
+    item = large("a", b'"' + b"x" * 200_000 + b'"')
+
+    lists = [b'{"items":[' + item + b" " * 400_000 + b",", small("b") + b"]}"]
+    first, last = [item + b"\n", b"\n"] if read is watching else lists
+
+    def answer() -> Iterator[bytes]:
+        yield head(f"Content-Length: {len(first) + len(last)}")
+        yield first
+        may_end.wait(30)
+        yield last
+
+    def keep(_: object) -> dict[str, str]:
+        begun.release()
+        assert may_answer.wait(30)
+        return {}
+
+    with raw_server.served(answer) as server, ThreadPoolExecutor(5) as pool:
+        api = Api(server.kubeconfig(tmp_path))
+        reads = [pool.submit(read, api, keep) for _ in range(5)]
+        assert all(begun.acquire(timeout=30) for _ in range(2))
+        assert not begun.acquire(timeout=0.5)
+        may_answer.set()
+        assert all(begun.acquire(timeout=30) for _ in range(3))  # while no answer has ended
+        may_end.set()
+        for each in reads:
+            each.result(30)
+
+
+def test_pages_without_end_are_read_for_the_time_of_all(tmp_path: Path) -> None:
+    content = b'{"metadata":{"continue":"t"},"items":[' + small("a") + b"]}"
+    with raw_server.served(lambda: alone(content)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        api.connect()
+        claims_of = ApiClaims(api)
+        with pytest.raises(RetryableError, match="claims of namespace team-a"):
+            claims_of.of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=1.0)
+
+    assert len(server.requests) > 1
+
+
+def test_answer_of_more_than_is_read_is_not_held(tmp_path: Path) -> None:
+    def answer() -> Iterator[bytes]:
+        yield head(f"Content-Length: {64 * MIB}")
+        for _ in range(64):
+            yield b" " * MIB
+
+    with (
+        raw_server.served(answer) as server,
+        pytest.raises(UnreadableError, match="found more than 1048576 bytes"),
+    ):
+        Api(server.kubeconfig(tmp_path)).call("GET", "/api/v1/pods/a")
+
+    assert server.bytes_sent < 32 * MIB
+
+
+def test_line_of_a_watch_that_is_too_long_is_not_held(tmp_path: Path) -> None:
+    item = large("a", SHAPES["one text"] + b" " * 18 * MIB)
+
+    def answer() -> list[bytes]:
+        return [head(f"Content-Length: {len(item) + 1}"), item, b"\n"]
+
+    with raw_server.served(answer) as server, bounded(server, tmp_path) as api:
+        assert [*api.watch("/api/v1/pods", query={}, silent_seconds=60)] == []
+
+
+def test_who_waits_for_a_list_of_another_is_told_when_that_one_gives_up() -> None:
+    reads = SharedReads()
+    go_on, begun, told = threading.Event(), threading.Event(), threading.Event()
+
+    def read(_: float) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "list"
+
+    def joined() -> str:
+        with pytest.raises(RetryableError):
+            reads.get("k", read, wait_seconds=60)
+        told.set()
+        return reads.get("k", read, wait_seconds=30)
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(reads.get, "k", read, wait_seconds=30)
+        assert begun.wait(30)
+        short = pool.submit(reads.get, "k", read, wait_seconds=0.5)
+        assert eventually(lambda: bool(reads._next))
+        patient = pool.submit(joined)
+        with pytest.raises(RetryableError, match="found other reads"):
+            short.result(30)
+        assert told.wait(30)
+        go_on.set()
+
+        assert [first.result(30), patient.result(30)] == ["list", "list"]
 
 
 def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: Path) -> None:

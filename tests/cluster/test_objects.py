@@ -14,6 +14,7 @@ import pytest
 from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster import published_cards
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import (
@@ -22,6 +23,7 @@ from tensorfusion_dra.cluster.objects import (
     ApiNodes,
     ApiPods,
     ApiWorkerPods,
+    Quotas,
     has_priority_class,
 )
 from tensorfusion_dra.cluster.published_cards import PublishedCards
@@ -41,6 +43,7 @@ from tests.support import canned_api, objects
 from tests.support.answers import SLICES_PATH
 from tests.support.builders.devices import NODE
 from tests.support.builders.documents import slice_document
+from tests.support.builders.quotas import quota_document
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,
@@ -276,6 +279,31 @@ def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
         assert eventually(lambda: known(published) == 3)
 
 
+@pytest.fixture
+def api_with_quotas(tmp_path: Path) -> Iterator[Api]:
+    with ApiServer(tensor_fusion=True) as server:
+        yield Api(server.kubeconfig(tmp_path / "with-quotas"))
+
+
+def test_what_was_admitted_is_written_into_a_quota_unless_another_was_faster(
+    api_with_quotas: Api,
+) -> None:
+    api, quotas = api_with_quotas, Quotas(api_with_quotas)
+    path = "/apis/tensor-fusion.ai/v1/namespaces/team-a/gpuresourcequotas"
+    api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": "team-a"}})
+    api.call("POST", path, body=quota_document())
+    (seen,) = quotas.of_namespace("team-a", wait_seconds=PATIENCE_SECONDS)
+
+    assert quotas.annotate(seen, "{}", wait_seconds=PATIENCE_SECONDS)
+    assert not quotas.annotate(seen, '{"lost": []}', wait_seconds=PATIENCE_SECONDS)
+
+    (stored,) = quotas.of_namespace("team-a", wait_seconds=PATIENCE_SECONDS)
+    assert stored["metadata"]["annotations"] == {names.QUOTA_ADMITTED: "{}"}
+    assert quotas.annotate(stored, "[]", wait_seconds=PATIENCE_SECONDS)
+    api.call("DELETE", f"{path}/gpus")
+    assert not quotas.annotate(stored, "{}", wait_seconds=PATIENCE_SECONDS)
+
+
 Select = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -315,6 +343,28 @@ def test_selection_goes_on_after_its_caller_has_gone_and_is_kept_for_others(api:
         assert eventually(lambda: selected(published, "slow", slow) == 1)
         assert eventually(lambda: selected(published, "other", lambda item: item) == 1)
         assert slow.count == 1
+
+
+def test_selection_that_had_to_wait_is_kept_as_long_as_any(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    monkeypatch.setattr(published_cards, "time", clock)
+    api.call("POST", SLICES_PATH, body=slice_document("a", node="node-a"))
+    published, slow, quick = PublishedCards(api), SlowSelection(), SlowSelection()
+    quick.go_on.set()
+    with closing_selections(published):
+        assert selected(published, "slow", slow) is None
+        assert selected(published, "quick", quick) is None
+        clock.sleep(100)
+        slow.go_on.set()
+        assert eventually(lambda: selected(published, "quick", quick) == 1)
+        clock.sleep(25)
+        assert selected(published, "quick", quick) == 1
+        assert quick.count == 1
+
+        clock.sleep(10)
+        assert eventually(lambda: quick.count == 2 or selected(published, "quick", quick) is None)
 
 
 def test_selections_that_wait_are_bounded_and_end_with_the_process(api: Api) -> None:

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError, UnreadableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import use_watch
@@ -419,6 +419,7 @@ class Node:
         self.claims = claims
         self.lists = 0
         self.is_away = False
+        self.refused: dict[str, RetryableError] = {}
         self.written: dict[str, Sequence[Mapping[str, Any]]] = {}
         self.conditions = BindingConditions(
             self.chooser.chooser, self, self, node_name="node-01", now=lambda: NOW
@@ -431,6 +432,8 @@ class Node:
         return [found for each in self.claims if (found := projected(each, keep))]
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        if fault := self.refused.get(ref.name):
+            raise fault
         self.written[ref.name] = devices
         return True
 
@@ -441,6 +444,28 @@ class Node:
             self.chooser.check(*present, after=after)
             self.conditions.settle()
         return self.lists - before
+
+
+@pytest.mark.parametrize(
+    ("fault", "written", "lists"),
+    [
+        (StatusError("Request entity too large", 413), ["b", "c"], LISTS),
+        (RetryableError("no answer"), [], 20),
+    ],
+)
+def test_claim_whose_status_is_refused_keeps_no_other_waiting(
+    fault: RetryableError, written: list[str], lists: int
+) -> None:
+    node = Node(*(claim(name, result()) for name in "abc"))
+    node.refused["a"] = fault
+    node.settle()
+    node.settle("mps", after=100)
+    node.lists = 0
+
+    node.settle("mps", times=20)
+
+    assert sorted(node.written) == written
+    assert node.lists <= lists
 
 
 @pytest.mark.parametrize(
@@ -685,6 +710,24 @@ def test_claims_are_read_for_a_pod_that_no_record_names_until_the_api_server_ans
     assert cards.fetched == [TWO_CARDS.ref.uid] * 3
     assert (used.vram_bytes if used else 0) == used_bytes
     assert [*current.foreign] == ([] if used_bytes else ["GPU-0"])
+
+
+def test_claim_that_cannot_be_read_hides_no_processes_of_another_card(cards: Cards) -> None:
+    cards.reason = UnreadableError("found more than is read")
+    cards.use(3, pod="uid-late")
+    cards.use(1, pod="", card="GPU-1")
+    (late,) = [
+        GpuProcess(pid=8, vram_bytes=GIB, container=Container(pod_uid="uid-late", id="5f" * 32))
+    ]
+    cards.cards = {**cards.cards, "GPU-0": [late]}
+    cards.events.written.clear()
+    cards.watch = UseWatch(
+        cards, lambda: cards.claims, cards, {TWO_CARDS.enforcer: cards}, clock=lambda: cards.seconds
+    )
+
+    cards.check(times=2)
+
+    assert [text.partition(":")[0] for _, text in cards.events.written] == ["GPU-1"]
 
 
 def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> None:

@@ -400,6 +400,21 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
+def test_one_node_that_publishes_the_default_gpupool_does_not_send_all_pods_there() -> None:
+    pools = ["default", "default", "default", "prod"]
+    slices = [
+        {"spec": {"nodeName": f"n{number}", "pool": {"name": f"{pool}/n{number}"}}}
+        for number, pool in enumerate(pools)
+    ]
+    cluster = Cluster(gpupool_document("prod", default=True), slices=slices)
+    asks = {"dra_enabled": "true", **AMOUNTS}
+
+    pod, claim = cluster.pod(**asks), cluster.claim(**asks)
+
+    assert not changed(pod)["metadata"]["annotations"].get("tensor-fusion.ai/gpupool")
+    assert "prod" not in str(claim.changed)
+
+
 @pytest.mark.parametrize(
     ("namespace", "asks", "amounts"),
     [

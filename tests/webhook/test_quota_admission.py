@@ -388,6 +388,68 @@ def test_a_claim_by_hand_keeps_a_pods_claim_waiting_for_3_seconds(
     assert waited == [3.0] * waits
 
 
+def test_the_larger_of_two_changes_counts_as_either_may_be_stored_last() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    old, most, less = (claim("a", "1Gi", vram_limit=f"{each}Gi") for each in (4, 9, 5))
+    namespace.claims.stored = [old]
+    assert not namespace.refusals(most, operation="UPDATE", old=old)
+    assert not namespace.refusals(less, operation="UPDATE", old=old)
+
+    assert namespace.refusals(claim("b", "1Gi", vram_limit="2Gi"))
+
+
+def test_quotas_are_read_before_claims_as_a_reservation_ends_with_a_stored_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    namespace, other = Namespace(), Namespace()
+    other.quotas, other.claims = namespace.quotas, namespace.claims
+    another_replica = namespace.replica()
+    assert not another_replica.claim(review_of(claim("a", "8Gi"))).errors
+    read = namespace.claims.of_namespace
+
+    def stored_meanwhile(*arguments: Any, **options: Any) -> Any:
+        found = read(*arguments, **options)
+        namespace.claims.stored = [claim("a", "8Gi")]
+        monkeypatch.undo()
+        another_replica.claim(review_of(claim("c", "1Gi")))  # drops the reservation of a
+        return found
+
+    monkeypatch.setattr(namespace.claims, "of_namespace", stored_meanwhile)
+
+    assert namespace.refusals(claim("b", "4Gi"))
+
+
+def test_reservation_of_a_claim_by_hand_is_written_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    namespace, seconds = Namespace(), list[float]()
+    write = namespace.quotas.annotate
+
+    def timed(*arguments: Any, wait_seconds: float) -> bool:
+        seconds.append(wait_seconds)
+        return write(*arguments, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(namespace.quotas, "annotate", timed)
+
+    assert not namespace.refusals(by_hand("a", "1Gi"))
+    assert not namespace.refusals(claim("b", "1Gi"))
+
+    assert 0 < seconds[0] <= 1 < seconds[1]
+
+
+def test_two_raises_at_one_time_are_told_apart() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    one, four, eight = (claim("a", "1Gi", vram_limit=f"{each}Gi") for each in (1, 4, 8))
+    namespace.claims.stored = [one]
+    assert not namespace.refusals(four, operation="UPDATE", old=one)
+    namespace.claims.stored = [four]
+    assert not namespace.refusals(claim("b", "1Gi", vram_limit="1Gi"))  # claim a is seen with 4Gi
+
+    assert not namespace.refusals(eight, operation="UPDATE", old=four)
+
+    assert namespace.refusals(claim("c", "1Gi", vram_limit="2Gi"))
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [

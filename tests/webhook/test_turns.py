@@ -121,6 +121,15 @@ def test_no_address_and_no_namespace_has_all_workers_and_none_is_idle(
         )
 
 
+def test_an_address_with_many_namespaces_leaves_a_quarter_of_the_workers() -> None:
+    requests = Requests(8)
+    for namespace in "abcdefghij":
+        requests.step(f"A/{namespace}")
+
+    assert len(requests.working) == 6
+    assert [name(each) for each in (*requests.step("B/a"), *requests.step("C/a"))] == ["B/a", "C/a"]
+
+
 def test_sizes_in_work_are_bounded_together_and_a_large_one_has_its_turn() -> None:
     requests = Requests(4, most_bytes=6)
     first = requests.come("A/a", 4)

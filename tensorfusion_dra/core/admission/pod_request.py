@@ -415,9 +415,9 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
         raise InputError(
             f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU"
         )
-    every = {card for card, *_ in published.every() if wanted.expression or card.is_in(pool)}
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
+        every = published.kinds(lambda card: bool(wanted.expression) or card.is_in(pool))
         models = tuple(dict.fromkeys(card.model for card in sorted(every)))[:_MAX_MODELS]
     found = []
     for model in models or ("",):

@@ -219,7 +219,9 @@ class WorkerPods(Protocol):
     """Reader and marker of the node's pods that have the label of workers."""
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of the stored workers of this node, whoever marked them.
+        """Return what is kept of this node's stored workers that have not ended.
+
+        Of a worker that is too large, only name, namespace, UID and annotations are read.
 
         Raises:
             MissingPermissionError: The driver has no permission to list pods.

@@ -411,7 +411,9 @@ def exclusive() -> list[Any]:
             objects.quotas,
             {
                 f"GET {QUOTAS}": {"items": [quota_document()]},
-                "GET /api/v1/namespaces": {"items": [{"metadata": {"name": "team-a"}}]},
+                "GET /api/v1/namespaces": {
+                    "items": [{"metadata": {"name": "team-a", "labels": {LABEL_QUOTA: "off"}}}]
+                },
             },
             [(Level.NOTE, "without a check while the webhook does not answer")],
         ),
