@@ -1,7 +1,6 @@
 """Lists of what tenants write: however large, reading them takes the room of one object."""
 
 import json
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,15 @@ from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
-from tests.support import raw_server
+from tests.support import memory, raw_server
 from tests.support.admission import ObjectsInMemory, QuotasInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 OBJECTS: Final = 30
 OBJECT_BYTES: Final = 600_000
@@ -66,15 +67,10 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
     """Yield a client of the server; check the memory that all threads took during the block."""
     api = Api(server.kubeconfig(folder))
     api.connect()  # the libraries for it are not what is measured
-    tracemalloc.start()
-    try:
+    with memory.at_most(MAX_BYTES):
         yield api
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     # The server counts what it has sent after the client may have read it.
     assert eventually(lambda: server.bytes_sent > OBJECTS * OBJECT_BYTES)
-    assert peak < MAX_BYTES
 
 
 def of_node(api: Api) -> int:

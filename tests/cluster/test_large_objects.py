@@ -3,7 +3,6 @@
 import json
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,12 +19,14 @@ from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import RetryableError, UnreadableError
 from tensorfusion_dra.enforcers.tensor_fusion import marks
-from tests.support import raw_server
+from tests.support import memory, raw_server
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 from tests.support.logs import capture_logs
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 MIB: Final = 2**20
 AT_A_TIME: Final = 16
@@ -94,13 +95,8 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
     """Yield a client of the server; check the memory that the block took."""
     api = Api(server.kubeconfig(folder))
     api.connect()
-    tracemalloc.start()
-    try:
+    with memory.at_most(MAX_BYTES):
         yield api
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < MAX_BYTES
 
 
 def claim_of(api: Api) -> object:
