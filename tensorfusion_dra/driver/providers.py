@@ -28,7 +28,7 @@ own attributes by then, and no offer changes them:
   of Kubernetes are the driver's alone: a later release may publish one.
 - The first provider to give a name wins; the later ones are refused.
 - Within one provider names are taken in alphabetical order. A device has room for 32 attributes and
-  capacities together (DeviceMaxAttributesAndCapacities), of which the driver uses up to 28.
+  capacities together (DeviceMaxAttributesAndCapacities); docs/extend.md has how many are left.
 
 Example: `alpha` and `beta` both give example.com/rack. The device has alpha's value, and the
 refusal of beta's says so.

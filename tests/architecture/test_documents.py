@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.support import markdown, yaml_text
@@ -78,6 +80,18 @@ def test_attribute_table_matches_a_device() -> None:
     }
 
     assert {name: row[1] for row in rows for name in markdown.codes(row[0])} == types
+
+
+def test_documented_room_for_packages_is_what_the_driver_leaves() -> None:
+    ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    (device,) = published_devices(*gpus(1), node=replace(NODE, oversubscription=ratios))
+
+    text = markdown.text(ROOT / "docs" / "extend.md")
+    found = re.findall(
+        r"at most (\d+) attributes and capacities.* to (\d+), .* leaves (\d+) ", text
+    )
+    used = len(device.attributes) + len(device.capacity)
+    assert [tuple(map(int, each)) for each in found] == [(32, used, 32 - used)]
 
 
 def test_annotation_table_matches_the_webhook() -> None:
