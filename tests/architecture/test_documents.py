@@ -17,8 +17,9 @@ from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Version
+from tensorfusion_dra.discovery import gpu_models
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tests.support import markdown, yaml_text
+from tests.support import helm, markdown, yaml_text
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.markdown import INSTALL, PAGES, ROOT, USE, WAYS
@@ -92,6 +93,31 @@ def test_documented_room_for_packages_is_what_the_driver_leaves() -> None:
     )
     used = len(device.attributes) + len(device.capacity)
     assert [tuple(map(int, each)) for each in found] == [(32, used, 32 - used)]
+
+
+def test_compute_table_is_that_of_the_driver() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "compute")
+    known = {name: tflops for _, name, tflops in gpu_models.PACKAGED}
+
+    for cards, whole, quarter in rows:
+        assert {known[card] for card in cards.split(", ")} == {float(whole)}
+        assert float(quarter) * 4 == float(whole)
+
+
+@pytest.mark.process
+def test_what_a_webhook_that_is_down_prevents_is_what_the_chart_has_it_prevent() -> None:
+    rows = markdown.table(TROUBLE, "webhook down")
+    documents = helm.render({"webhook": {"enabled": True, "dialects": ["hami"]}})
+
+    assert {
+        (name, "Ignore" if then.startswith("created unchecked") else "Fail")
+        for what, then in rows
+        for name in markdown.codes(re.sub(r"\[.*?\]\(.*?\)", "", what))
+    } == {
+        (each["name"].removesuffix(".dra.tensor-fusion.ai"), each["failurePolicy"])
+        for document in documents
+        for each in document.get("webhooks", ())
+    }
 
 
 def test_annotation_table_matches_the_webhook() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.support import forks
+from tests.support import forks, kubernetes_schemas, markdown
 
 pytestmark = pytest.mark.process
 
@@ -205,6 +206,20 @@ def test_pods_of_workloads_run(tmp_path: Path) -> None:
     found = {pod["name"]: pod["phase"] for pod in report["pods"]}
     assert found == dict.fromkeys(pods, "Running")
     assert [each["claim"] != "" for each in report["admissions"]] == [True] * 5
+
+
+def test_the_job_and_the_deployment_of_the_page_are_valid_and_their_pods_run(
+    tmp_path: Path,
+) -> None:
+    blocks = markdown.blocks(markdown.text(ROOT / "docs" / "use.md"), "yaml")
+    (text,) = [each for each in blocks if "\nkind: Job\n" in each]
+    for document in yaml.safe_load_all(text):
+        kubernetes_schemas.check(document)
+
+    report = simulated(written(tmp_path, text), "--gpus", "1xA100-SXM4-80GB")
+
+    found = {pod["name"]: (pod["phase"], len(pod["shares"])) for pod in report["pods"]}
+    assert found == dict.fromkeys(("train-1", "serve-1", "serve-2"), ("Running", 1))
 
 
 def test_a_pod_on_a_node_whose_settings_oversubscribe_gets_virtual_capacity() -> None:

@@ -20,12 +20,13 @@ from dra_simulator.rest import (
     SLICES,
     TEMPLATES,
 )
+from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tests.support import helm, image_packages, installation, markdown, objects, pod_login
+from tests.support import helm, image_packages, installation, markdown, objects, pod_login, rbac
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import (
@@ -670,20 +671,39 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def typed_in_pods(page: str) -> list[str]:
+    """Return the verbs `why` and `top`, with arguments, that a page has kubectl run in a pod."""
+    lines = (each.line for each in markdown.commands(markdown.text(markdown.ROOT / "docs" / page)))
+    ran = (line.partition(" -- ")[2].removeprefix("tensorfusion-dra ") for line in lines)
+    return [verb.replace("TEAM", "team-a") for verb in ran if verb.startswith(("why ", "top"))]
+
+
+SHOWN = {"why": "team-a/train fits now on node-01 (gpu-", "top": "node-01"}
+
+
+def test_pages_run_both_verbs_with_the_webhooks_account_and_with_that_of_a_team() -> None:
+    assert [typed_in_pods(page) for page in ("troubleshoot.md", "use.md")] == [
+        ["why train -n team-a", "top"],
+        ["why train --namespace team-a", "top"],
+    ]
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("_packages_of_the_image")
 @pytest.mark.parametrize(
-    ("verb", "shown"),
-    [
-        ("why a", "default/a fits now on node-01 (gpu-"),
-        ("top", "node-01"),
-        ("teardown-check", "Nothing would hang"),
-    ],
+    "verb", [*typed_in_pods("troubleshoot.md"), *typed_in_pods("use.md"), "teardown-check"]
 )
 def test_verbs_run_in_a_pod_with_the_packages_of_the_image(
-    cluster: Cluster, tmp_path: Path, verb: str, shown: str
+    cluster: Cluster, tmp_path: Path, verb: str
 ) -> None:
-    cluster.add_pod("a", request())
+    team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
+    cluster.client.create(NAMESPACES, team)
+    for kind, made in ((CLAIMS, objects.claim(request())), (PODS, objects.pod("train"))):
+        made["metadata"]["namespace"] = "team-a"
+        if kind is PODS:
+            made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "claim"}]
+            made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        cluster.client.create(kind, made)
 
     done = ended(
         *(pod_login.__file__, str(tmp_path), *verb.split()),
@@ -691,7 +711,26 @@ def test_verbs_run_in_a_pod_with_the_packages_of_the_image(
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert shown in done.stdout
+    assert SHOWN.get(verb.split(maxsplit=1)[0], "Nothing would hang") in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["why", "top"])
+def test_the_role_of_the_pages_allows_all_that_a_verb_reads(
+    cluster: Cluster, capsys: Capture, verb: str
+) -> None:
+    cluster.add_pod("a", request())
+
+    cluster.run(capsys, verb, *(["a"] if verb == "why" else []))
+
+    asked = {each for each in cluster.server.requests.asked(USER_AGENT) if each.resource}
+    role = helm.one(installation.documents("webhook"), "ClusterRole", "tensorfusion-dra-why")
+    subject = {"kind": "ServiceAccount", "name": "gpu-questions", "namespace": "team-a"}
+    reference = {"kind": "ClusterRole", "name": "tensorfusion-dra-why"}
+    metadata = {"name": "gpu-questions-team-a"}
+    binding = {"kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": reference}
+    granted = rbac.rights([role, {**binding, "subjects": [subject]}], "gpu-questions")
+    assert {"resourceslices", "resourceclaims"} <= {each.resource for each in asked}
+    assert [each for each in asked if not any(right.allows(each) for right in granted)] == []
 
 
 @pytest.mark.process
