@@ -198,7 +198,7 @@ def _given(
     kind: ProviderKind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     asked = reading(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    own = devices.build_devices(asked, node())
+    own = devices.build_devices(asked)
     first, report = _called_twice(
         kind, provider, budget_seconds, lambda providers: providers.extended(own, asked)
     )

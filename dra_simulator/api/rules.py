@@ -8,7 +8,7 @@ Kubernetes writes such rules as tags beside the fields of its types (+k8s:requir
 - ``enum=A|B``: one of these values.
 - ``unique``: no item of a list occurs twice; ``unique=a,b``: none has the same values of these
   fields; ``unique=.a``: the error names the field.
-- ``label`` or another function of core.kubernetes.name_rules: the format of the value.
+- ``label`` or another function of core.kubernetes.name_rules or formats: the format of the value.
   ``each:label`` is the format of a list's items or of a map's keys.
 
 Rules about several fields are in object_rules.
@@ -17,16 +17,15 @@ Rules about several fields are in object_rules.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from dra_simulator.api import formats
+from dra_simulator.api.formats import duplicate, not_supported, too_many
 from dra_simulator.api.schema import Json, Schema
 from dra_simulator.api.structs import STRUCTS
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    duplicate,
-    not_supported,
     required,
     too_long,
-    too_many,
 )
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -169,7 +168,8 @@ def _broken(  # noqa: PLR0912 - one case for each tag
         case "optional":
             pass
         case _:
-            check = getattr(name_rules, kind.removeprefix("each:"))
+            name = kind.removeprefix("each:")
+            check = getattr(formats, name, None) or getattr(name_rules, name)
             if kind == tag.removeprefix("each:"):
                 yield from check(path, value)
             else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_simulator.api import gates, metadata, object_rules, rules
+from dra_simulator.api.formats import duplicate, forbidden, not_found
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.object_rules import CheckExpression, any_expression
@@ -13,10 +14,7 @@ from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    duplicate,
-    forbidden,
     invalid,
-    not_found,
     required,
 )
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP

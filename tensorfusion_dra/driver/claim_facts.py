@@ -31,7 +31,7 @@ from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
-from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog, OtherUsersReader
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 
 log = structlog.get_logger()
@@ -91,6 +91,7 @@ class FactsReader:
 
     Attributes:
         catalog: Lists the cards and their health.
+        other_users: Finds who else gave the cards to containers.
         files: Finds what containers need to use a card.
         pods: None if the driver has no permission to read pods.
         enforcer: Chooses the enforcer of new claims.
@@ -102,6 +103,7 @@ class FactsReader:
     """
 
     catalog: DeviceCatalog
+    other_users: OtherUsersReader
     files: CardFiles
     pods: Pods | None
     enforcer: NodeEnforcer
@@ -130,7 +132,7 @@ class FactsReader:
         catalog = self.catalog_for(claim.ref, deadline)
         wanted = {allocation.device for allocation in claim.allocations}
         self.check_present(claim.ref, wanted)
-        used = self.catalog.cards_used_elsewhere()
+        used = self.other_users.holders(device.gpu for device in catalog.devices)
         for allocation in claim.allocations:
             if allocation.device in used and not allocation.admin_access:
                 raise RetryableError(
@@ -191,7 +193,7 @@ class FactsReader:
         seconds = max(0.0, min(_FIRST_READING_SECONDS, deadline - time.monotonic()))
         catalog = self.catalog.wait_changed(None, seconds=seconds, stopped=lambda: False)
         if catalog is None:
-            raise RetryableError(f"claim {ref}: {self.catalog.reason_missing()}")
+            raise RetryableError(f"claim {ref}: {self.catalog.reason_missing}")
         return catalog
 
     def check_present(self, ref: ClaimRef, devices: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.observed import (
     PublishingView,
     RegistrationView,
     StoreView,
+    XidCounts,
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import utc_now
@@ -37,6 +38,7 @@ class NodeObserver:
         current_verdicts: The verdicts about each claim's shares, by claim UID.
         use: Who uses the cards.
         enforcer: The verdict about the node's enforcer; None if there is none.
+        xids: Counts of reported XIDs since this process started.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
     """
@@ -52,6 +54,7 @@ class NodeObserver:
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
     store: Callable[[], StoreView] = StoreView
+    xids: Callable[[], XidCounts] = dict
     operations: Callable[[], Sequence[EndedOperation]] = tuple
     now: Callable[[], datetime] = utc_now
     started_at: datetime = field(default_factory=utc_now)
@@ -83,10 +86,10 @@ class NodeObserver:
                 self._claims,
                 unhealthy=catalog.unhealthy,
                 absent=catalog.absent,
-                xids=self.catalog.xids,
+                xids=self.xids(),
                 foreign=used.foreign,
             ),
-            cards_missing="" if catalog else self.catalog.reason_missing(),
+            cards_missing="" if catalog else self.catalog.reason_missing,
             left_out=catalog.left_out if catalog else (),
             shares=observed.shares(
                 self._claims,

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
 from tensorfusion_dra.discovery.host import HostSizes
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder, OtherUsersReader
 from tensorfusion_dra.enforcers import choice as choices
 
 _NVIDIA: Final = "nvidia.com/"
@@ -37,11 +37,11 @@ def cards(context: Context) -> Iterator[Finding]:
     """Check what NVML answers, which cards are published, and how containers access them."""
     settings = context.settings
     with node_parts.discovery(settings) as discovery:
-        reader = DeviceCatalog(
+        reader = CatalogBuilder(
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
-            allocations=node_parts.allocations(settings),
+            other_users=OtherUsersReader(node_parts.allocations(settings)),
         )
         try:
             recording = discovery.raw()
@@ -57,7 +57,7 @@ def cards(context: Context) -> Iterator[Finding]:
             )
             return
     yield ok("NVML", f"{recording.library}, driver {recording.driver_version}")
-    catalog = reader.current()
+    catalog = reader.catalog.current()
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from published(gpus, catalog.left_out)

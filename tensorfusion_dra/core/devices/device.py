@@ -167,7 +167,6 @@ class Device:
 
 def build_devices(
     reading: Reading,
-    node: Node,
     enforcement: Enforcement = Enforcement(),
     *,
     users: Mapping[str, OtherUser] = MappingProxyType({}),
@@ -178,8 +177,7 @@ def build_devices(
     """Return the device of each card, with all that the driver itself publishes of it.
 
     Args:
-        reading: The cards.
-        node: Their node.
+        reading: The cards and their node.
         enforcement: What keeps limits on the node.
         users: Device plugins and other DRA drivers that give cards away, by GPU UUID.
         shared: Whether the shares of a card consume virtual amounts, by GPU UUID; absent cards have
@@ -187,7 +185,9 @@ def build_devices(
         unhealthy: Unhealthy cards, by device name.
         unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
     """
-    inventory, ratios = reading.inventory, node.oversubscription
+    inventory, node = reading.inventory, reading.node
+    assert node is not None  # only health sources are asked without one
+    ratios = node.oversubscription
     virtual = capacity.virtual_totals(inventory.gpus, ratios or capacity.NO_MORE, reading.host)
     tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
     vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))

@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS, same, without
 
 _MAX_NAME: Final = 253
@@ -80,19 +80,17 @@ class WriteReason(StrEnum):
     RETRY = "retry"
 
 
-def wanted(
-    listed: Sequence[Mapping[str, object]], node: Node, *, node_uid: str
-) -> tuple[Slice, ...]:
+def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Slice, ...]:
     """Return the node's slices without generation; one empty slice if there are no devices.
 
     The empty slice shows that the pool has no devices, which a missing slice would not.
 
     Args:
-        listed: The devices, as the API has them.
+        devices: Those of the node.
         node: Their node.
         node_uid: UID of its Node object.
     """
-    size = MAX_DEVICES
+    size, listed = MAX_DEVICES, [device.as_api() for device in devices]
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {

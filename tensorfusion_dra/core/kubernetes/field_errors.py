@@ -72,37 +72,9 @@ def wrong_type(path: str, found: object, expected: str) -> FieldError:
     return FieldError(path, Reason.TYPE, f"Invalid value: {shown(found)}: expected {expected}")
 
 
-def not_supported(path: str, found: object, supported: Iterable[str]) -> FieldError:
-    """Return the error for a value outside a closed set."""
-    values = ", ".join(shown(value) for value in sorted(supported))
-    text = f"Unsupported value: {shown(found)}: supported values: {values}"
-    return FieldError(path, Reason.NOT_SUPPORTED, text)
-
-
-def duplicate(path: str, found: object) -> FieldError:
-    """Return the error for a value that must be unique and is not."""
-    return FieldError(path, Reason.DUPLICATE, f"Duplicate value: {shown(found)}")
-
-
-def forbidden(path: str, expected: str) -> FieldError:
-    """Return the error for a field that must not be set here."""
-    return FieldError(path, Reason.FORBIDDEN, f"Forbidden: {expected}")
-
-
 def too_long(path: str, max_bytes: int) -> FieldError:
     """Return the error for a string of too many bytes."""
     return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {max_bytes} bytes")
-
-
-def too_many(path: str, found: int, maximum: int) -> FieldError:
-    """Return the error for a list or map with too many entries."""
-    text = f"Too many: {found}: must have at most {maximum} items"
-    return FieldError(path, Reason.TOO_MANY, text)
-
-
-def not_found(path: str, found: object) -> FieldError:
-    """Return the error for a reference to something that does not exist."""
-    return FieldError(path, Reason.NOT_FOUND, f"Not found: {shown(found)}")
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys, uids."""
+"""Kubernetes' syntax rules for names: labels, subdomains, drivers, attributes, label keys."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -23,7 +23,6 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_UID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def size(text: str) -> int:
@@ -43,16 +42,9 @@ def subdomain(path: str, name: object) -> Iterator[FieldError]:
 
 def driver(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless it is a driver's name; upper case is valid, as in the API."""
-    yield from _sized(path, name, DRIVER_NAME_BYTES)
+    yield from sized(path, name, DRIVER_NAME_BYTES)
     if name and isinstance(name, str) and not _SUBDOMAIN.fullmatch(name.lower()):
         yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
-
-
-def pool(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is a pool's name: RFC 1123 subdomains separated by slashes."""
-    yield from _sized(path, name, POOL_NAME_BYTES)
-    for part in name.split("/") if name and isinstance(name, str) else ():
-        yield from subdomain(path, part)
 
 
 def qualified(path: str, name: str) -> Iterator[FieldError]:
@@ -75,24 +67,6 @@ def qualified(path: str, name: str) -> Iterator[FieldError]:
         yield invalid(path, identifier, f"must be a C identifier: {_IDENTIFIER.pattern}")
 
 
-def all_qualified(path: str, names: Iterable[str]) -> Iterator[FieldError]:
-    """Yield errors for the names that are no key of an attribute or a capacity."""
-    for name in names:
-        yield from qualified(path, name)
-
-
-def fully_qualified(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is an attribute's name with its domain."""
-    if not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-        return
-    yield from qualified(path, name)
-    if "/" not in name:
-        yield invalid(
-            path, name, "a fully qualified name must be a domain and a name separated by a slash"
-        )
-
-
 def label_key(path: str, key: object) -> Iterator[FieldError]:
     """Yield errors unless it is the key of a label: ``[prefix/]name``."""
     if not isinstance(key, str):
@@ -106,24 +80,6 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
         yield invalid(path, key, text)
 
 
-def extended_resource(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is None or the name of an extended resource: ``domain/name``.
-
-    It is not of Kubernetes itself, and a quota can name it with the prefix ``requests.``.
-    """
-    if not isinstance(name, str):
-        return
-    if "/" not in name:
-        text = "a name must be a domain-prefixed path, such as 'example.com/my-prop'"
-        yield invalid(path, name, text)
-    elif "kubernetes.io/" in name:
-        yield invalid(path, name, 'must not have "kubernetes.io/" domain')
-    if name.startswith("requests."):
-        yield invalid(path, name, 'must not have "requests." prefix')
-    for error in label_key(path, f"requests.{name}"):
-        yield invalid(path, name, error.text)
-
-
 def label_value(path: str, value: object) -> Iterator[FieldError]:
     """Yield errors unless it is the value of a label; an empty value is valid."""
     if not isinstance(value, str):
@@ -133,10 +89,14 @@ def label_value(path: str, value: object) -> Iterator[FieldError]:
         yield invalid(path, value, text)
 
 
-def uid(path: str, value: object) -> Iterator[FieldError]:
-    """Yield errors unless it is a UUID in RFC 4122 normalized form."""
-    if not isinstance(value, str) or not _UID.fullmatch(value):
-        yield invalid(path, value, "uid must be in RFC 4122 normalized form, in lower case")
+def sized(path: str, name: object, max_bytes: int) -> Iterator[FieldError]:
+    """Yield an error unless it is a text of at most so many bytes, and not empty."""
+    if name in (None, ""):
+        yield required(path)
+    elif not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+    elif size(name) > max_bytes:
+        yield too_long(path, max_bytes)
 
 
 def _spelled(
@@ -150,12 +110,3 @@ def _spelled(
         yield invalid(path, name, f"must be no more than {max_bytes} bytes")
     if not shape.fullmatch(name):
         yield invalid(path, name, f"must be {wanted}: {shape.pattern}")
-
-
-def _sized(path: str, name: object, max_bytes: int) -> Iterator[FieldError]:
-    if name in (None, ""):
-        yield required(path)
-    elif not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-    elif size(name) > max_bytes:
-        yield too_long(path, max_bytes)

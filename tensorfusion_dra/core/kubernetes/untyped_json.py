@@ -43,11 +43,6 @@ def as_map(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def as_maps(value: object) -> dict[str, Mapping[str, object]]:
-    """Return the fields of a JSON object, each as a JSON object."""
-    return {key: as_map(item) for key, item in as_map(value).items()}
-
-
 def as_list(value: object) -> list[object]:
     """Return a JSON list as it is, and an empty one in place of any other value."""
     return value if isinstance(value, list) else []
