@@ -24,7 +24,7 @@ from tensorfusion_dra.core.admission import (
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
-from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -233,17 +233,13 @@ class AdmissionRules:
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
-            for annotation, selector in (
-                (names.ANNOTATION_CEL_EXPRESSION, wanted.expression),
-                (names.ANNOTATION_CEL_FILTER, wanted.selector),
-            ):
-                if selector:
-                    # The CEL library takes 20 MB of memory.
-                    from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+            for annotation, selector in wanted.selectors.items():
+                # The CEL library takes 20 MB of memory.
+                from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                    if text := cel_evaluation.refusal(dialect.translate(selector)):
-                        where = pod_request.path_of(annotation)
-                        errors.append(FieldError(where, Reason.INVALID, text))
+                if text := cel_evaluation.refusal(dialect.translate(selector)):
+                    where = pod_request.path_of(annotation)
+                    errors.append(FieldError(where, Reason.INVALID, text))
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
             if errors:
                 return Verdict(errors=errors)
@@ -253,13 +249,11 @@ class AdmissionRules:
                 priority = ""
         except RetryableError as error:
             return review.unavailable(error)
-        except InputError as error:
-            where = pod_request.path_of(
-                names.ANNOTATION_VRAM_PERCENT_REQUEST
-                if wanted.vram_percent
-                else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
-            )
-            return _refused(where, error)
+        except AnnotationError as error:
+            annotation, text = error.annotation, error.text
+            if wanted.of_containers and annotation not in wanted.selectors:
+                annotation, text = names.ANNOTATION_CONTAINER_SHARES, str(error)
+            return _refused(pod_request.path_of(annotation), text)
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
@@ -509,21 +503,24 @@ class AdmissionRules:
         a selector is the whole pod's.
 
         Raises:
-            InputError: The cards that the pod can get differ, or there is none.
+            AnnotationError: The cards that the pod can get differ, or there is none; or a selector
+                takes too long.
             RetryableError: The slices are not known at present.
         """
         several, cards = wanted.of_containers or (wanted,), Cards()
-        if any(each.has_percentages for each in several):
-            cards = self.slices.current()
-            if expressions := list(filter(None, (wanted.expression, wanted.selector))):
+        if any(each.percentages for each in several):
+            cards, selections = self.slices.current(), []
+            for annotation, selector in wanted.selectors.items():
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                selections = [
-                    cel_evaluation.selecting(dialect.translate(each), count=cards.number())
-                    for each in expressions
-                ]
+                text, count = dialect.translate(selector), cards.number()
+                try:
+                    selections.append(cel_evaluation.selecting(text, count=count))
+                except InputError as error:
+                    raise AnnotationError(annotation, str(error)) from error
+            if selections:
                 cards = self.slices.selected(
-                    tuple(expressions),
+                    tuple(wanted.selectors.values()),
                     lambda item: reduce(lambda found, select: select(found), selections, item),
                     wait_seconds=wait_seconds,
                 )

@@ -379,7 +379,7 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
         is_ours = resource_claims.stored_name(pod, entry) == claim["metadata"]["name"]
         if template is None or not is_ours or not claim_admission.is_labelled(claim):
             continue
-        if not pod_request.parse(review.annotations_of(pod)).has_percentages:
+        if not pod_request.parse(review.annotations_of(pod)).percentages:
             made = resource_claims.created(pod, name_of(entry), template)
             yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
 
