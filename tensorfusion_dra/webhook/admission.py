@@ -22,6 +22,7 @@ from tensorfusion_dra.core.admission import (
     quota,
 )
 from tensorfusion_dra.core.admission.cards import Cards
+from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
 from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequest
@@ -36,7 +37,7 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
 from tensorfusion_dra.driver.ports import Objects
 
 Item = Mapping[str, Any]
@@ -130,7 +131,7 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
     shared: Mapping[str, object] = {}
     for template in templates:
         if _name(template) == spec.get("schedulingConfigTemplate"):
-            shared = as_map(as_map(template.get("spec")).get("dra"))
+            shared = map_at(template, "spec", "dra")
     enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
     template_name = "resourceClaimTemplateName"
     return PodPool(
@@ -335,29 +336,11 @@ class AdmissionRules:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
             if of_pod.errors:
                 return of_pod
-            found = self._of_classes(asked, of_pod.changed or asked.document) or of_pod
+            classes = parsed_classes(self.classes)
+            found = self._of_classes(asked, of_pod.changed or asked.document, classes) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
-        return self._checked_limits(asked, found)
-
-    def _checked_limits(self, asked: Review, verdict: Verdict) -> Verdict:
-        """Return the verdict on a new claim or template, or the refusal of its limits.
-
-        No node prepares a claim with a limit, of its own or of its classes, below the request.
-        """
-        if verdict.errors:
-            return verdict
-        claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
-        if asked.kind != "ResourceClaim":
-            claim = as_map(claim.get("spec"))
-        try:
-            claim = class_admission.spelled_out(claim, parsed_classes(self.classes))
-            errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
-        except RetryableError:
-            return verdict  # the classes are not known yet; the node compares the limits again
-        except DriverError as error:
-            return _refused("", str(error))
-        return Verdict(errors=errors) if errors else verdict
+        return _checked_limits(asked, found, classes)
 
     def _of_pod(self, asked: Review) -> Verdict:
         try:
@@ -375,19 +358,21 @@ class AdmissionRules:
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
 
-    def _of_classes(self, asked: Review, claim: Item) -> Verdict | None:
+    def _of_classes(self, asked: Review, claim: Item, classes: Classes) -> Verdict | None:
         """Return a verdict on a claim that its classes change or refuse; None for another one.
 
         Raises:
             RetryableError: A class, or what is read for it, is not known at present.
         """
         named = {str(each.get("deviceClassName")) for each in resource_claims.requests(claim)}
-        classes, wait_seconds = parsed_classes(self.classes), asked.wait_seconds
+        wait_seconds = asked.wait_seconds
         if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
             # A class is seen here a moment after its creation. The claim would take whole cards.
             raise RetryableError(
                 f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
             )
+        if not any(each.requests for each in map(classes.get, named) if each):
+            return None
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
@@ -426,8 +411,10 @@ class AdmissionRules:
             asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
         )
         verdict = Verdict(errors=tuple(errors))
-        is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
-        return self._checked_limits(asked, verdict) if is_new_claim else verdict
+        if asked.is_creation and asked.kind != claim_admission.CLASS:
+            with suppress(RetryableError):  # not known yet; the node compares the limits again
+                return _checked_limits(asked, verdict, parsed_classes(self.classes))
+        return verdict
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
@@ -450,7 +437,7 @@ class AdmissionRules:
             virtual = gpupool.parse(found.document).oversubscription is not None
         several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
         with_kinds = several
-        if any(each.amounts() for choices in several for each in choices):
+        if any(not each.whole and (each.tflops or each.vram) for of in several for each in of):
             cards = self.slices.current()
             with_kinds = [
                 pod_request.by_kind(each, cards, pool=found.name, virtual=virtual)
@@ -542,6 +529,24 @@ def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
         with suppress(ParameterError):
             found[_name(each)] = class_admission.of_class(each)
     return found
+
+
+def _checked_limits(asked: Review, verdict: Verdict, classes: Classes) -> Verdict:
+    """Return the verdict on a new claim or template, or the refusal of its limits.
+
+    No node prepares a claim with a limit, of its own or of its classes, below the request.
+    """
+    if verdict.errors:
+        return verdict
+    claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+    if asked.kind != "ResourceClaim":
+        claim = as_map(claim.get("spec"))
+    where = ".".join((*path[:-1], "requests"))
+    try:
+        errors = [*claim_admission.below_request(claim, where, classes)]
+    except DriverError as error:
+        return _refused("", str(error))
+    return Verdict(errors=errors) if errors else verdict
 
 
 def of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:

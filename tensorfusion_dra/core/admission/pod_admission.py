@@ -17,7 +17,13 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+    objects_at,
+)
 
 Json = dict[str, Any]
 
@@ -125,17 +131,17 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
     """Return the pod's containers, init containers first."""
     found, chosen = [], frozenset(wanted.containers)
     for path, container in resource_claims.containers_with_paths(pod):
-        name, resources = name_of(container), as_map(container.get("resources"))
-        takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
+        name, resources = str(container.get("name", "")), map_at(container, "resources")
+        takes_gpus = any(names.NVIDIA_GPU in map_at(resources, kind) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
         found.append(
             PodContainer(
                 path=path,
                 name=name,
-                env=tuple(map(name_of, as_list(container.get("env")))),
-                claims=tuple(map(as_map, as_list(resources.get("claims")))),
+                env=tuple(str(each.get("name")) for each in objects_at(container, "env")),
+                claims=tuple(objects_at(resources, "claims")),
                 takes_gpus=takes_gpus,
-                is_privileged=as_map(container.get("securityContext")).get("privileged") is True,
+                is_privileged=map_at(container, "securityContext").get("privileged") is True,
                 has_share=name in chosen if chosen else is_chosen,
             )
         )
@@ -216,7 +222,8 @@ def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
 
 def _has_claim(spec: Mapping[str, Any]) -> bool:
     """Return True if the spec of a pod has the claim that the webhook adds."""
-    return any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims")))
+    entries = objects_at(spec, "resourceClaims")
+    return any(each.get("name") == names.POD_CLAIM for each in entries)
 
 
 def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
@@ -351,9 +358,9 @@ def warnings(
         )
     if spec.get("nodeName"):
         yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
-    for entry in map(as_map, as_list(spec.get("resourceClaims"))):
+    for entry in objects_at(spec, "resourceClaims"):
         named = entry.get("resourceClaimTemplateName")
-        if name_of(entry) == names.POD_CLAIM and named != template:
+        if entry.get("name") == names.POD_CLAIM and named != template:
             kept = named or entry.get("resourceClaimName")
             yield f"spec.resourceClaims: {names.POD_CLAIM} keeps {kept} instead of {template}"
     for container in every:

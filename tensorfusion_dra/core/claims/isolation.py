@@ -41,7 +41,11 @@ from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import node_fit
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+)
 
 HARD_NEEDS: Final = (
     "an enforcer that brings one (hami-core, mps), or hard from an administrator: DeviceClass, "
@@ -230,7 +234,7 @@ def pool_modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
 
 
 def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
-    return as_map(as_map(pool.get("spec")).get("nodeManagerConfig"))
+    return map_at(pool, "spec", "nodeManagerConfig")
 
 
 def _mode(path: str, found: object) -> Isolation:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, objects_at
 
 Json = dict[str, Any]
 
@@ -197,7 +197,7 @@ def answer(review: Review, verdict: Verdict) -> Json:
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
-    found = as_map(as_map(document.get("metadata")).get("annotations"))
+    found = map_at(document, "metadata", "annotations")
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
 
 
@@ -206,7 +206,7 @@ def controller(document: Mapping[str, Any], namespace: str) -> dict[str, str]:
 
     Anybody can write owners, so each field is cut to the length of the longest name.
     """
-    for owner in map(as_map, as_list(as_map(document.get("metadata")).get("ownerReferences"))):
+    for owner in objects_at(document, "metadata", "ownerReferences"):
         if owner.get("controller") is True and owner.get("uid"):
             fields = ("apiVersion", "kind", "name", "uid")
             named = {each: str(owner.get(each))[:_MAX_NAME_CHARACTERS] for each in fields}
