@@ -133,7 +133,7 @@ def share(card: int = 0, *, percent: int = 25, vram_gib: int = 20, **changes: An
         "pci_bus_id": gpu(card).pci_bus_id or "",
         "wanted_vram_bytes": vram_gib * GIB,
         "wanted_sm_percent": percent,
-        "reserved": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
+        "requested_sm_percent": percent,
         "limit": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
     }
     return PreparedShare(**{**given, **changes})

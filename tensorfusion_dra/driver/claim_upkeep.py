@@ -67,32 +67,34 @@ class NodeFiles:
         self._enforcers = enforcers
         self._claims_roots = [each.claims_root for each in enforcers.values() if each.claims_root]
 
-    def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim | None, int]:
+    def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim, int]:
         """Write what is missing or different.
 
-        Return the record that the files are of by now, and the number of files written. The record
-        is None if the claim was unprepared meanwhile; then nothing is written.
+        Return the record that the files are of by now, and the number of files written.
 
         Raises:
             ClaimError: The claim's enforcer is unknown or cannot express its limits, because
                 settings changed or an earlier release took over. Nothing is written.
-            RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
-                be written.
+            RetryableError: A file that the claim's limits depend on is missing, a folder cannot
+                be written, or the claim was unprepared meanwhile. Then nothing is written.
         """
-        newest: PreparedClaim | None = claim
-        while newest is not None:
-            claim = newest
+        written = 0
+
+        def write(claim: PreparedClaim) -> PreparedClaim | None:
+            nonlocal written
             needs, made = self._made(claim)
             differing = claim_files.differing(made)
             if self._host_files.has(needs) and not differing:
-                return claim, 0
+                return claim
             with store.transaction() as records:
                 newest = records.get(claim.ref.uid)
                 if newest == claim:
                     self._host_files.provide(needs)
                     claim_files.write(differing)
-                    return newest, len(differing)
-        return None, 0
+                    written = len(differing)
+                return newest
+
+        return store.follow(claim, write), written
 
     def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ClaimFile]]:
         """Return what the claim's enforcer needs, and the claim's files as they should be.
@@ -227,13 +229,9 @@ class Upkeep:
         """Have the claim's files follow; return the record that they are of.
 
         Raises:
-            ClaimError: See NodeFiles.ensure().
-            RetryableError: The claim was unprepared meanwhile, or a file cannot be written.
+            ClaimError, RetryableError: See NodeFiles.ensure().
         """
-        newest, _ = self.files.ensure(record, self._store)
-        if newest is None:
-            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-        return newest
+        return self.files.ensure(record, self._store)[0]
 
     def apply(self, record: PreparedClaim, deadline: float) -> None:
         """Have the claim's enforcer keep its limits; see Enforcer.apply()."""
@@ -248,14 +246,15 @@ class Upkeep:
         Raises:
             RetryableError: The claim was unprepared meanwhile.
         """
-        newest: PreparedClaim | None = record
-        while newest is not None:
-            self._status.report(newest, reason="")
-            record, newest = newest, self._store.get(record.ref.uid)
-            if newest == record:
-                return record
-        self._status.forget(record.ref.uid)
-        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+
+        def report(record: PreparedClaim) -> PreparedClaim | None:
+            self._status.report(record, reason="")
+            newest = self._store.get(record.ref.uid)
+            if newest is None:
+                self._status.forget(record.ref.uid)
+            return newest
+
+        return self._store.follow(record, report)
 
     def follow(self, changed: Sequence[PreparedClaim]) -> None:
         """Have files, enforcers and statuses follow the records of claims whose limits changed.

@@ -124,8 +124,7 @@ class Preparer:
                 or written now, or nothing on the node would enforce the claim's limits now.
         """
         operations.enter(Stage.RESOLVE)
-        is_damaged = claim.ref.uid in self._store.damaged()
-        remains = self._upkeep.files.remains(claim.ref.uid) if is_damaged else None
+        remains = self._upkeep.files.remains(claim.ref.uid)  # of a record that is damaged or lost
         facts = self._facts.of_claim(claim, remains, deadline)
         operations.enter(Stage.ADMIT)
         record = self._upkeep.enforceable(admit.record(claim, facts), facts)
@@ -172,9 +171,8 @@ class Preparer:
         self, record: PreparedClaim, deadline: float, *, pods: tuple[PodRef, ...]
     ) -> PreparedClaim:
         """Return the record with the device nodes of this boot, and pods that use the claim now."""
-        newest: PreparedClaim | None = record
-        while newest is not None:
-            record = newest
+
+        def update(record: PreparedClaim) -> PreparedClaim | None:
             today = self._facts.today(record, deadline)
             if pods and not {*record.pods} & {*pods}:
                 today = replace(today, pods=pods)  # a shared claim may have other pods by now
@@ -186,7 +184,9 @@ class Preparer:
                     newest = records.put(today)
                     operations.enter(Stage.FLUSH)
             operations.enter(Stage.WRITE)
-        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+            return newest
+
+        return self._store.follow(record, update)
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
         """Redo what a reboot undid: its device nodes and mounts, and the files made of them.

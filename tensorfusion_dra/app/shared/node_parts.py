@@ -299,7 +299,7 @@ def recorded(settings: Settings) -> Sequence[PreparedClaim]:
             "expected a readable one; the node plugin rebuilds it from its claim"
         )
     rules = lending_rules(settings, enforcers(settings))
-    return lending.divided(list(found.claims.values()), rules, is_read=True)
+    return lending.divided(list(found.claims.values()), rules)
 
 
 def verdicts_now(

@@ -207,7 +207,7 @@ def _share(
         pci_bus_id=device.gpu.pci_bus_id or "",
         wanted_vram_bytes=wanted.vram_bytes,
         wanted_sm_percent=wanted.sm_percent,
-        reserved=request,
+        requested_sm_percent=request.sm_percent,
         total=total,
         granted=granted,
         limit=limit,
