@@ -67,34 +67,32 @@ class NodeFiles:
         self._enforcers = enforcers
         self._claims_roots = [each.claims_root for each in enforcers.values() if each.claims_root]
 
-    def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim, int]:
+    def ensure(self, claim: PreparedClaim, store: ClaimStore) -> tuple[PreparedClaim | None, int]:
         """Write what is missing or different.
 
-        Return the record that the files are of by now, and the number of files written.
+        Return the record that the files are of by now, and the number of files written. The record
+        is None if the claim was unprepared meanwhile; then nothing is written.
 
         Raises:
             ClaimError: The claim's enforcer is unknown or cannot express its limits, because
                 settings changed or an earlier release took over. Nothing is written.
-            RetryableError: A file that the claim's limits depend on is missing, a folder cannot
-                be written, or the claim was unprepared meanwhile. Then nothing is written.
+            RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
+                be written.
         """
-        written = 0
-
-        def write(claim: PreparedClaim) -> PreparedClaim | None:
-            nonlocal written
+        newest: PreparedClaim | None = claim
+        while newest is not None:
+            claim = newest
             needs, made = self._made(claim)
             differing = claim_files.differing(made)
             if self._host_files.has(needs) and not differing:
-                return claim
+                return claim, 0
             with store.transaction() as records:
                 newest = records.get(claim.ref.uid)
                 if newest == claim:
                     self._host_files.provide(needs)
                     claim_files.write(differing)
-                    written = len(differing)
-                return newest
-
-        return store.follow(claim, write), written
+                    return newest, len(differing)
+        return None, 0
 
     def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ClaimFile]]:
         """Return what the claim's enforcer needs, and the claim's files as they should be.
@@ -136,13 +134,9 @@ class NodeFiles:
         """
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
-        if claim is not None:
-            metadata = device_metadata.file_names(claim) if claim.metadata else ()
-        else:  # without a record, they are looked up
-            found = self._metadata.claim_uids()
-            metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
-        for name in metadata:
-            self._metadata.remove(name)
+        for name in self._metadata.claim_uids():
+            if device_metadata.claim_uid(name) == claim_uid:
+                self._metadata.remove(name)
         folder = self.pod_folder(claim) if claim else ""
         beside = (other for other in recorded if folder and other.ref.uid != claim_uid)
         if folder and all(self.pod_folder(other) != folder for other in beside):
@@ -229,9 +223,13 @@ class Upkeep:
         """Have the claim's files follow; return the record that they are of.
 
         Raises:
-            ClaimError, RetryableError: See NodeFiles.ensure().
+            ClaimError: See NodeFiles.ensure().
+            RetryableError: The claim was unprepared meanwhile, or a file cannot be written.
         """
-        return self.files.ensure(record, self._store)[0]
+        newest, _ = self.files.ensure(record, self._store)
+        if newest is None:
+            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+        return newest
 
     def apply(self, record: PreparedClaim, deadline: float) -> None:
         """Have the claim's enforcer keep its limits; see Enforcer.apply()."""
@@ -246,15 +244,14 @@ class Upkeep:
         Raises:
             RetryableError: The claim was unprepared meanwhile.
         """
-
-        def report(record: PreparedClaim) -> PreparedClaim | None:
-            self._status.report(record, reason="")
-            newest = self._store.get(record.ref.uid)
-            if newest is None:
-                self._status.forget(record.ref.uid)
-            return newest
-
-        return self._store.follow(record, report)
+        newest: PreparedClaim | None = record
+        while newest is not None:
+            self._status.report(newest, reason="")
+            record, newest = newest, self._store.get(record.ref.uid)
+            if newest == record:
+                return record
+        self._status.forget(record.ref.uid)
+        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
     def follow(self, changed: Sequence[PreparedClaim]) -> None:
         """Have files, enforcers and statuses follow the records of claims whose limits changed.

@@ -171,8 +171,9 @@ class Preparer:
         self, record: PreparedClaim, deadline: float, *, pods: tuple[PodRef, ...]
     ) -> PreparedClaim:
         """Return the record with the device nodes of this boot, and pods that use the claim now."""
-
-        def update(record: PreparedClaim) -> PreparedClaim | None:
+        newest: PreparedClaim | None = record
+        while newest is not None:
+            record = newest
             today = self._facts.today(record, deadline)
             if pods and not {*record.pods} & {*pods}:
                 today = replace(today, pods=pods)  # a shared claim may have other pods by now
@@ -184,9 +185,7 @@ class Preparer:
                     newest = records.put(today)
                     operations.enter(Stage.FLUSH)
             operations.enter(Stage.WRITE)
-            return newest
-
-        return self._store.follow(record, update)
+        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
         """Redo what a reboot undid: its device nodes and mounts, and the files made of them.

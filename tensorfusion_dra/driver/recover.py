@@ -266,15 +266,14 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
         try:
             current, written = files.ensure(record, store)
             found.files_written += written
-            if written:
+            if current is not None and written:
                 found.rewritten.append(current)
         except ClaimError as error:
             # The files stay as they are: running containers were started with them.
             found.reasons[record.ref.uid] = str(error)
             found.unenforceable.append(record)
         except RetryableError as error:
-            if store.get(record.ref.uid) is not None:  # else it was unprepared meanwhile
-                found.reasons[record.ref.uid] = f"claim {record.ref}: {error}"
+            found.reasons[record.ref.uid] = f"claim {record.ref}: {error}"
     try:
         # Within a transaction, as files are written in one.
         with store.transaction():

@@ -249,25 +249,6 @@ class ClaimStore:
             with self._errors():
                 atomic.sync_folder(self._folder)
 
-    def follow(
-        self, record: PreparedClaim, step: Callable[[PreparedClaim], PreparedClaim | None]
-    ) -> PreparedClaim:
-        """Take a step with a record, and with the newer one if there is one; return the newest.
-
-        Args:
-            step: Returns the record after it; None if there is none any more.
-
-        Raises:
-            RetryableError: The claim was unprepared meanwhile.
-        """
-        before: PreparedClaim | None = None
-        newest: PreparedClaim | None = record
-        while newest is not None and newest != before:
-            before, newest = newest, step(newest)
-        if newest is None:
-            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-        return newest
-
     def check(self) -> None:
         """Write the records again whose files are missing or damaged, or of an older format."""
         with self.transaction() as step:
