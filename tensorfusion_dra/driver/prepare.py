@@ -124,7 +124,8 @@ class Preparer:
                 or written now, or nothing on the node would enforce the claim's limits now.
         """
         operations.enter(Stage.RESOLVE)
-        remains = self._upkeep.files.remains(claim.ref.uid)  # of a record that is damaged or lost
+        is_damaged = claim.ref.uid in self._store.damaged()
+        remains = self._upkeep.files.remains(claim.ref.uid) if is_damaged else None
         facts = self._facts.of_claim(claim, remains, deadline)
         operations.enter(Stage.ADMIT)
         record = self._upkeep.enforceable(admit.record(claim, facts), facts)
