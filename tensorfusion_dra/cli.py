@@ -50,7 +50,7 @@ VERBS: Final = (
     Verb("cel", module="cel.command", help="translate, check and explain device selectors"),
     Verb(
         "convert",
-        module="convert.convert",
+        module="convert.command",
         help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
     Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),

@@ -17,16 +17,16 @@ first ``begin`` if it has that method, then once for each card.
   them. A provider that has not returned is not called again until it has.
 - If a call fails or is late, the driver keeps using the provider's last good answer for the card.
   So an answer is withdrawn by returning an empty one, not by an exception.
-- The driver makes each device, then adds what providers give, in the order of their names. The
-  first one to give a name to a device wins.
+- The driver builds each device, then adds the entries of providers, in the order of their names.
+  The first one to give a name to a device wins.
 - One that fails costs only its own answers. It is logged once, and shown by ``tensorfusion-dra
   inspect --providers``.
 
 Enforcers are different: an entry point names a subclass of Enforcer, which is called while a claim
 is prepared and while limits are watched. Two threads call it, one for its pure methods, one for the
 others, and each call has BUDGET_SECONDS. A fault (another exception than ClaimError and
-RetryableError, a late answer, edits that no container can have) fails the claim at hand. Folders
-and texts have to be below the folder of its settings.
+RetryableError, a late answer, one of another type) fails the claim at hand. What is in an answer
+is not checked; testing.check_enforcer() examines it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -34,8 +34,8 @@ from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed import (
     NO_ANSWER,
-    Amounts,
     ApiServerView,
+    CardAmounts,
     CardView,
     NodeView,
     RegistrationState,
@@ -43,7 +43,7 @@ from tensorfusion_dra.core.observed import (
 )
 
 LabelValues = tuple[str, ...]
-Kind = TypeVar("Kind", Counter, Histogram)
+MetricKind = TypeVar("MetricKind", Counter, Histogram)
 
 NAMESPACE: Final = "tensorfusion_dra"
 """Prefix of every metric's name, without its underscore."""
@@ -86,7 +86,7 @@ _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
 _HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in ProblemKind))
 
-_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
+_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], CardAmounts]]]] = (
     ("physical", "that the card itself has for containers", lambda card: card.physical),
     ("capacity", "that the card's shares divide, as published", lambda card: card.capacity),
     ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),
@@ -102,13 +102,13 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for e
 
 
 def new(
-    kind: type[Kind],
+    kind: type[MetricKind],
     name: str,
     about: str,
     labels: Sequence[str],
     known: Iterable[LabelValues],
     **options: Any,
-) -> Kind:
+) -> MetricKind:
     """Return a metric at 0.
 
     Args:
@@ -155,7 +155,7 @@ def one_of(
     *,
     known: Sequence[str],
 ) -> Metric:
-    """Return the family of a gauge that is 1 for the present one of the known states, else 0.
+    """Return the family of a gauge that is 1 for the present state and 0 for the other known ones.
 
     Args:
         labels: Names of the labels before `state`.
@@ -569,11 +569,9 @@ class WebhookMetrics:
     """Counts of the webhook, and their exposition; safe for all threads."""
 
     def __init__(self, kinds: Iterable[str], outcomes: Iterable[str]) -> None:
-        """Start at 0.
-
-        Args:
-            kinds: Of reviewed objects.
-            outcomes: Of reviews.
+        """Args:
+        kinds: Of reviewed objects.
+        outcomes: Of reviews.
         """
         self._reviews: Final = new(
             Histogram,
@@ -596,7 +594,7 @@ class WebhookMetrics:
         self._reviews.labels(kind, outcome).observe(seconds)
 
     def refused(self, status: int) -> None:
-        """Count a request that got an HTTP error instead of a verdict."""
+        """Count a request that got an HTTP error instead of a decision."""
         self._refused.labels(str(status)).inc()
 
     def written(

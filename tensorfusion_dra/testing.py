@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.gpu import Inventory, Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
@@ -198,7 +198,7 @@ def _given(
     kind: ProviderKind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     asked = reading(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    own = devices.build_devices(asked)
+    own = device_facts.build_devices(asked)
     first, report = _called_twice(
         kind, provider, budget_seconds, lambda providers: providers.extended(own, asked)
     )
@@ -364,8 +364,8 @@ def _checked_edits(
 
 
 def _check_verdicts(enforcer: GuardedEnforcer, example: PreparedClaim) -> None:
-    """Check that limits do not count as enforced where no sign shows it."""
-    for found in enforcers.judged(example, enforcer, (), is_new=False):
+    """Check that limits do not count as enforced without evidence."""
+    for found in enforcer_rules.judged(example, enforcer, (), is_new=False):
         assert found.reason != verdicts.UNREADABLE, found.text
         is_shown = found.state is State.ENFORCED and found.reason != verdicts.NO_LIMIT
         assert not is_shown, f"found Enforced without a sign of life: {found}"

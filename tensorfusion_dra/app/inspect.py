@@ -32,12 +32,12 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import (
-    Outcome,
     ProviderKind,
+    ProviderOutcome,
     ProviderState,
     Registered,
     Report,
@@ -130,7 +130,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     reader = CatalogBuilder(
         discovery,
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
@@ -205,12 +205,12 @@ class _OfTemplate:
 def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the ResourceSlices that another node with these GPUs and settings would publish.
 
-    An autoscaler that has no such node takes them for the one that it could add.
+    A cluster autoscaler uses them as the template of a node that it could add.
     """
     reader = CatalogBuilder(
         _OfTemplate(discovery),
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=providers.load(settings),
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
@@ -317,7 +317,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
     reader = CatalogBuilder(
         discovery,
         node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
+        host=MachineSizes(settings.disk_folder),
         providers=loaded,
     )
     reasons = []
@@ -359,14 +359,14 @@ def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Repo
         for name in registered.OWN
     )
     for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
-        outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
+        outcome = ProviderOutcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
         if each.name in settings.candidates and not each.unused:
             began, errors = time.monotonic(), {}
             try:
                 node_parts.candidates(replace(settings, enforcer=each.name))
             except InputError as error:
                 errors[""] = str(error)
-            outcome = Outcome(
+            outcome = ProviderOutcome(
                 state=ProviderState.FAILED if errors else ProviderState.OK,
                 seconds=time.monotonic() - began,
                 errors=errors,

@@ -1,8 +1,8 @@
 """The verb `memory-limits`: set memory limits of cgroups for the node plugin and for hooks.
 
-It needs what the node plugin does without: all capabilities, and the host's cgroups to write to. So
-it is a container of its own, serves only root, and takes the UID of a pod rather than a path: it
-finds the cgroup below kubepods itself.
+It needs what the node plugin does not have: all capabilities, and write access to the host's
+cgroups. So it is a container of its own, serves only root, and takes the UID of a pod rather than a
+path: it finds the cgroup below kubepods itself.
 
 The node plugin asks over a socket (enforcers/nvidia.py). The hooks of containers, which
 are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia.py).
@@ -60,7 +60,7 @@ def run(flags: argparse.Namespace) -> int:
         Path(settings.nvml_library) if settings.nvml_library else None,
         Path(settings.driver_root),
         every_container=flags.every_container,
-        replacement_sign=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
+        replacement_marker=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
     )
     folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
     supervisor = Supervisor()
@@ -75,7 +75,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 class LimitsServer:
-    """LimitsServer of a socket and a pipe, in one thread."""
+    """Server of a socket and a pipe, in one thread."""
 
     def __init__(self, limits: CgroupLimits, folder: Path) -> None:
         """Bind the socket in place of that of an earlier process, and open the pipe.

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import devices
-from tensorfusion_dra.scheduling.devices import Device, Holder
+from tensorfusion_dra.scheduling.devices import Holder, PublishedDevice
 
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _MIN_SECONDS: Final = 1.0
@@ -50,7 +50,7 @@ class _Card:
     """
 
     node: str
-    device: Device
+    device: PublishedDevice
     is_published: bool
     amounts: Mapping[str, _Amount]
     holders: tuple[Holder, ...]
@@ -180,7 +180,7 @@ def _cards(lists: ClusterLists) -> list[_Card]:
             holders=tuple(held.get(identity, ())),
         )
         for identity in [*sorted(published, key=lambda each: (node_of[each], each)), *gone]
-        for device in [published.get(identity) or Device(id=identity)]
+        for device in [published.get(identity) or PublishedDevice(id=identity)]
     ]
 
 

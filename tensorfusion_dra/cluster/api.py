@@ -28,7 +28,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -70,8 +70,6 @@ Found = TypeVar("Found")
 
 USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
-METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Media type of an object without its spec and status."""
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
 RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
@@ -80,6 +78,11 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 CORE: Final = "/api/v1"
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Media type of an object without its spec and status."""
+_METADATA_BYTES: Final = 4 * 2**20
+"""Labels have 1.5 MiB at most, which etcd takes. Annotations come next: 256 KiB, and up to six
+times as much in JSON."""
 _FIRST_PAGE: Final = 25
 _MAX_PAGE: Final = 500
 _PAGE_BYTES: Final = 4 * 2**20
@@ -322,7 +325,6 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
-        accept: str = _JSON,
         keep: Projection = dict,
         wait_seconds: float = READ_SECONDS,
         permission: str = "",
@@ -331,7 +333,6 @@ class Api:
 
         Args:
             content_type: The media type of the body. It selects the kind of PATCH.
-            accept: The media type of the answer, such as METADATA.
             keep: What is kept of the object, of at most 5,000 elements; by itself all of it.
             wait_seconds: For the whole call: connection, headers and body.
             permission: What the call needs; the error names it if it is missing.
@@ -343,25 +344,62 @@ class Api:
                 of something than is read.
             RetryableError: The API server did not answer within the time.
         """
+        with self._text(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            wait_seconds=wait_seconds,
+            permission=permission,
+        ) as text:
+            return _kept(projected(untyped_json.parse(text), dict), keep)
+
+    def annotations(
+        self, path: str, keep: Projection, *, wait_seconds: float, permission: str = ""
+    ) -> dict[str, Any]:
+        """Return what is kept of an object that has its name, namespace, UID and annotations alone.
+
+        Whatever else it has, such as many labels, is not decoded.
+
+        Raises:
+            RetryableError: See call().
+        """
+        with self._text(
+            "GET",
+            path,
+            accept=_METADATA,
+            cut_at=_METADATA_BYTES,
+            wait_seconds=wait_seconds,
+            permission=permission,
+        ) as text:
+            annotations = untyped_json.annotations(text, is_whole=len(text) < _METADATA_BYTES)
+            about = {**_identity(_excerpt(text)), "annotations": annotations}
+            return _kept({"metadata": about}, keep)
+
+    @contextmanager
+    def _text(
+        self, method: str, path: str, *, cut_at: int | None = None, **request: Any
+    ) -> Iterator[bytes]:
+        """Yield the JSON text of an answer; few threads have a large one at a time.
+
+        Args:
+            cut_at: See Answer.body().
+            request: Other arguments of send().
+
+        Raises:
+            RetryableError: See call(). It takes the place of errors in the block, too.
+        """
         with ExitStack() as stack:
             try:
-                answer = self.send(
-                    method,
-                    path,
-                    query=query,
-                    body=body,
-                    content_type=content_type,
-                    accept=accept,
-                    wait_seconds=wait_seconds,
-                    permission=permission,
-                )
+                answer = self.send(method, path, **request)
                 turn = stack.enter_context(_Turn(self._large, answer))
-                text = answer.body(on_large=turn.take)
+                text = answer.body(cut_at=cut_at, on_large=turn.take)
             except (HTTPException, OSError, ValueError) as error:
                 raise self._unanswered(method, path, error) from error
             self.exchanges.record(method, path, answer.response.status)
             try:
-                return _kept(projected(untyped_json.parse(text), dict), keep)
+                yield text
             except (BoundError, InputError) as error:
                 shown = error_text.one_line(error, self._secrets())
                 raise UnreadableError(f"{method} {path}: {shown}") from error
@@ -370,6 +408,23 @@ class Api:
                     f"{method} {path}: found no JSON: "
                     f"{error_text.one_line(_excerpt(text), self._secrets())}"
                 ) from error
+
+    def change(self, method: str, path: str, **request: Any) -> None:
+        """Send a request of which the answer, an object of any size, is not needed.
+
+        Args:
+            request: Other arguments of send().
+
+        Raises:
+            RetryableError: See call().
+        """
+        try:
+            answer = self.send(method, path, **request)
+            for _ in answer.pieces():
+                pass
+        except (HTTPException, OSError, ValueError) as error:
+            raise self._unanswered(method, path, error) from error
+        self.exchanges.record(method, path, answer.response.status)
 
     def find(
         self,
@@ -456,7 +511,7 @@ class Api:
         Args:
             head: The beginning of its text.
         """
-        found: dict[str, str] = dict(reversed(_IDENTITY.findall(head)))  # the first of each
+        found = _identity(head)
         log.warning("object_passed_over", path=path, **found, error=str(error))
         return found
 
@@ -666,6 +721,11 @@ class Api:
         )
 
 
+def _identity(head: str) -> dict[str, str]:
+    """Return an object's name, namespace and UID from the beginning of its text."""
+    return dict(reversed(_IDENTITY.findall(head)))  # the first of each
+
+
 def _kept(found: dict[str, Any], keep: Projection) -> dict[str, Any]:
     """Return what is kept of an object.
 
@@ -815,7 +875,7 @@ class Answer:
             found += piece
             if cut_at is not None and len(found) >= cut_at:
                 return bytes(found[:cut_at])
-            if len(found) > MAX_OBJECT_BYTES:
+            if cut_at is None and len(found) > MAX_OBJECT_BYTES:
                 raise TooLargeError(f"answer: found more than {MAX_OBJECT_BYTES} bytes")
             if len(found) > _SMALL_BYTES:
                 on_large()
@@ -830,7 +890,7 @@ class Answer:
 
 
 class _Turn:
-    """The right to hold a large object, which few threads have at a time.
+    """Permission to hold a large object, which few threads have at a time.
 
     It is taken while the object arrives, once that is known to be large, and given back with the
     end of the block at the latest.
@@ -842,7 +902,7 @@ class _Turn:
         self._is_taken = False
 
     def take(self) -> None:
-        """Wait for the right, unless this already has it.
+        """Wait for the permission, unless this already has it.
 
         Raises:
             TimeoutError: The time of the answer is over.
@@ -852,7 +912,7 @@ class _Turn:
         self._is_taken = True
 
     def leave(self) -> None:
-        """Give the right back, if this has it."""
+        """Give the permission back, if this has it."""
         if self._is_taken:
             self._is_taken = False
             self._free.release()

@@ -1,4 +1,4 @@
-"""What was read at the API server lately, for callers that hardly wait for it."""
+"""Recent readings of the API server, for callers that cannot wait for a new one."""
 
 import math
 import time

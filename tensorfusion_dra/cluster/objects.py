@@ -13,7 +13,6 @@ from tensorfusion_dra.cluster.api import (
     APPLY,
     CORE,
     MERGE_PATCH,
-    METADATA,
     RESOURCE_VERSION,
     Api,
     resource_path,
@@ -104,8 +103,8 @@ _POD: Final[Projection] = {
 }
 
 
-class Claims:
-    """Reader of ResourceClaims; implements ports.Claims, and NamespaceClaims of the webhook."""
+class ApiClaims:
+    """Reader of ResourceClaims; implements the port ClaimSource and the webhook's ClaimReader."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -146,7 +145,7 @@ class Claims:
 
 
 class Quotas:
-    """Reader and marker of a namespace's GPUResourceQuotas; implements webhook's QuotaStore."""
+    """Reader and marker of a namespace's GPUResourceQuotas; implements the webhook's QuotaStore."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -172,7 +171,7 @@ class Quotas:
             "annotations": {names.QUOTA_ADMITTED: text},
         }
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 path,
                 query={"fieldManager": names.FIELD_MANAGER},
@@ -188,8 +187,8 @@ class Quotas:
         return True
 
 
-class ClaimStatus:
-    """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
+class ApiClaimStatus:
+    """Writer of device status into ResourceClaims; implements the port ClaimStatus."""
 
     def __init__(self, api: Api, *, manager: str = names.FIELD_MANAGER) -> None:
         self._api = api
@@ -210,7 +209,7 @@ class ClaimStatus:
         }
         path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 f"{path}/status",
                 query={"fieldManager": self._manager, "force": "true"},
@@ -237,14 +236,14 @@ class ClaimStatus:
                 written = set(map(device_status.key, devices))
                 if map_at(stored, "metadata").get("uid") != ref.uid or not written <= allocated:
                     return False
-            raise RetryableError(
-                f"claim {ref}: {error}", after_seconds=error.after_seconds
+            raise StatusError(
+                f"claim {ref}: {error}", error.status, after_seconds=error.after_seconds
             ) from error
         return True
 
 
-class Pods:
-    """Reader of Pods; implements core.claims.enforcer.Pods."""
+class ApiPods:
+    """Reader of Pods; implements the port Pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -266,17 +265,17 @@ def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
     Raises:
         RetryableError: The API server answered with an error, or not within the time.
     """
-    root = f"/apis/{names.SCHEDULING_GROUP}/v1"
-    path = resource_path("priorityclasses", name=name, root=root)
+    path = resource_path("priorityclasses", name=name, root=f"/apis/{names.SCHEDULING_GROUP}/v1")
     return api.find(path, wait_seconds=wait_seconds) is not None
 
 
-class WorkerPods:
-    """Reader and marker of a node's workers; implements ports.WorkerPods."""
+class ApiWorkerPods:
+    """Reader and marker of a node's workers; implements the port WorkerPods."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
         self._of_node = f"spec.nodeName={node_name}"
+        self._unfinished = f"{self._of_node},status.phase!=Succeeded,status.phase!=Failed"
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         ends = time.monotonic() + wait_seconds
@@ -284,31 +283,25 @@ class WorkerPods:
             "workers of the node",
             resource_path("pods", root=CORE),
             keep,
-            query={"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER},
+            query={"fieldSelector": self._unfinished, "labelSelector": names.TENSOR_FUSION_WORKER},
             wait_seconds=wait_seconds,
             permission="list pods",
         )
+        # Also a worker that is too large may name cards, which others must not get.
         return listed.items + [
-            self._from_metadata(each, keep, wait_seconds=ends - time.monotonic())
+            self._api.annotations(
+                resource_path(
+                    "pods",
+                    namespace=each.get("namespace", ""),
+                    name=each.get("name", ""),
+                    root=CORE,
+                ),
+                keep,
+                wait_seconds=ends - time.monotonic(),
+                permission="get pods",
+            )
             for each in listed.passed_over
         ]
-
-    def _from_metadata(
-        self, large: Mapping[str, str], keep: Projection, *, wait_seconds: float
-    ) -> Mapping[str, Any]:
-        """Return what is kept of a worker that is too large to read with its spec.
-
-        Its annotations are needed in any case, because they name cards that others must not get.
-        """
-        namespace, name = large.get("namespace", ""), large.get("name", "")
-        return self._api.call(
-            "GET",
-            resource_path("pods", namespace=namespace, name=name, root=CORE),
-            accept=METADATA,
-            keep=keep,
-            wait_seconds=wait_seconds,
-            permission="get pods",
-        )
 
     def watch(
         self,
@@ -338,7 +331,7 @@ class WorkerPods:
         # With the UID, the server refuses the patch if a new pod has taken the name.
         changed = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
         try:
-            self._api.call(
+            self._api.change(
                 "PATCH",
                 resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
                 query={"fieldManager": names.FIELD_MANAGER},
@@ -353,8 +346,8 @@ class WorkerPods:
             ) from error
 
 
-class Nodes:
-    """Reader of one Node; implements ports.Nodes."""
+class ApiNodes:
+    """Reader of one Node; implements the port Nodes."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
@@ -381,13 +374,13 @@ class Nodes:
         )
 
 
-class Events:
-    """Writer of Events; implements ports.Events. Use it from one thread."""
+class ApiEvents:
+    """Writer of Events; implements the port Events. Use it from one thread."""
 
     def __init__(
         self,
         api: Api,
-        nodes: Nodes,
+        nodes: ApiNodes,
         *,
         node_name: str,
         clock: Callable[[], float] = time.monotonic,
@@ -491,7 +484,7 @@ def create_event(
         DriverError: The API server refuses it, or did not answer.
     """
     note = printable.one_line(message).encode()[:_MAX_NOTE_BYTES]
-    api.call(
+    api.change(
         "POST",
         f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
         body={

@@ -46,7 +46,7 @@ class PodEvents:
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
 
     def say(self, about: Mapping[str, str], warnings: Sequence[str]) -> None:
-        """Have an Event written; from any thread, and without waiting.
+        """Queue an Event; from any thread, and without waiting.
 
         Args:
             about: The pod or controller, as an Event refers to it.

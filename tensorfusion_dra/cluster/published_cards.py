@@ -1,6 +1,5 @@
 """The cards that all nodes publish in this driver's ResourceSlices, for the webhook."""
 
-import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,7 @@ from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
-from tensorfusion_dra.core.admission.cards import Cards, Nodes
+from tensorfusion_dra.core.admission.cards import Cards, PublishedNodes
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
@@ -48,9 +47,9 @@ class PublishedCards:
         self._api = server
         self._query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
         self._guard = Lock()  # guards all below
-        self._nodes: Nodes | None = None
+        self._nodes: PublishedNodes | None = None
         self._known: Cards | None = None  # None if it is to be made again
-        self._selections: dict[Hashable, tuple[float, Future[Cards]]] = {}  # oldest first
+        self._selections: dict[Hashable, Future[tuple[float, Cards]]] = {}  # oldest first
         self._thread: Final = ThreadPoolExecutor(1, "selections")
         self._is_stopped = False
         watch = Watch(
@@ -82,28 +81,29 @@ class PublishedCards:
         self, key: Hashable, select: Callable[[Slice], Slice], *, wait_seconds: float
     ) -> Cards:
         with self._guard:
-            made_at, found = self._selections.get(key, (-math.inf, None))
-            waiting = [each for _, each in self._selections.values() if not each.done()]
-            is_old = time.monotonic() - made_at > _KEPT_SECONDS
-            if found is None or (found.done() and (is_old or found.exception())):
+            found = self._selections.get(key)
+            waiting = [each for each in self._selections.values() if not each.done()]
+            if found is None or _is_over(found):
                 if len(waiting) >= _MAX_WAITING:
                     raise RetryableError("ResourceSlices: many selectors are being evaluated")
                 found = self._thread.submit(self._select, select)
                 self._selections.pop(key, None)  # it is the newest now
-                self._selections[key] = time.monotonic(), found
+                self._selections[key] = found
                 for oldest in [*self._selections][:-_MAX_KEPT]:
                     del self._selections[oldest]
                 patience = _OTHERS_SECONDS if waiting else _OWN_SECONDS
             else:
                 patience = _OTHERS_SECONDS
         try:
-            return found.result(timeout=max(0.0, min(patience, wait_seconds)))
+            return found.result(timeout=max(0.0, min(patience, wait_seconds)))[1]
         except TimeoutError:
             raise RetryableError(
                 "ResourceSlices: the selector is still being evaluated on all cards; try again"
             ) from None
 
-    def _select(self, select: Callable[[Slice], Slice]) -> Cards:
+    def _select(self, select: Callable[[Slice], Slice]) -> tuple[float, Cards]:
+        """Return when the cards were selected, and which they are."""
+
         def reduced(item: Any) -> dict[str, Any]:
             if self._is_stopped:
                 raise RetryableError("the process is stopping")
@@ -115,7 +115,7 @@ class PublishedCards:
             query=self._query,
             all_seconds=_SELECT_SECONDS,
         )
-        return _added_up(listed.items).cards()
+        return time.monotonic(), _added_up(listed.items).cards()
 
     def _listed(self, items: Sequence[Slice]) -> None:
         nodes = _added_up(items)
@@ -130,8 +130,15 @@ class PublishedCards:
             self._nodes.put(item["node"], item["metadata"]["name"], found)
 
 
-def _added_up(items: Iterable[Slice]) -> Nodes:
-    nodes = Nodes()
+def _is_over(found: Future[tuple[float, Cards]]) -> bool:
+    """Return True if the selection has to be made again."""
+    if not found.done():
+        return False
+    return found.exception() is not None or (time.monotonic() - found.result()[0] > _KEPT_SECONDS)
+
+
+def _added_up(items: Iterable[Slice]) -> PublishedNodes:
+    nodes = PublishedNodes()
     for each in items:
         nodes.put(each["node"], each["metadata"]["name"], each["cards"])
     return nodes

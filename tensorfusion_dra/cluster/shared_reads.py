@@ -49,6 +49,8 @@ class SharedReads:
                     self._under_way[key] = shared
             if is_next:
                 self._read(key, shared, lambda: read(ends - time.monotonic()))
+            else:  # others that share it may have more time, and begin again
+                shared.set_exception(TimeoutError())
         try:
             found: Found = shared.result(timeout=max(0.0, ends - time.monotonic()))
         except TimeoutError:

@@ -40,8 +40,8 @@ def _kept(item: Any) -> Slice:
     return found
 
 
-class Slices:
-    """Reader and writer of this node's ResourceSlices; implements ports.Slices."""
+class ApiSlices:
+    """Reader and writer of this node's ResourceSlices; implements the port Slices."""
 
     def __init__(self, server: Api, *, node_name: str) -> None:
         self._api = server
@@ -88,7 +88,7 @@ class Slices:
         path = resource_path("resourceslices", name=metadata["name"])
         with self._writing():
             try:
-                self._api.call(
+                self._api.change(
                     "DELETE", path, body={"preconditions": preconditions}, permission=_PERMISSION
                 )
             except StatusError as error:

@@ -242,13 +242,18 @@ CACHED: Final[Projection] = {
 
 
 class ObjectCache:
-    """Cache of one kind of object; implements ports.Objects.
+    """Cache of one kind of object; implements the port Objects.
 
     While the API server is unreachable, the cache keeps the objects as they were.
     """
 
     def __init__(
-        self, api: Api, path: str, *, name: str = "", on_change: Callable[[], None]
+        self,
+        api: Api,
+        path: str,
+        *,
+        name: str = "",
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the watch without starting it.
 

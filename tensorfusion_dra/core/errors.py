@@ -84,6 +84,17 @@ class UnreadableError(RetryableError):
     """
 
 
+def is_of_one_object(error: RetryableError) -> bool:
+    """Return True if the API server answered, and may take the same request for another object.
+
+    An example is a claim that is as large as the server stores, and gets no status any more. That
+    is a 500 of etcd's.
+    """
+    return isinstance(error, UnreadableError) or (
+        isinstance(error, StatusError) and error.status not in {401, 403, 429, 502, 503, 504}
+    )
+
+
 class HungError(RetryableError):
     """A call into the NVIDIA driver does not return; it cannot be cancelled either.
 

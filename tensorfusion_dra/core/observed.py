@@ -1,4 +1,4 @@
-"""The node as an administrator sees it at one moment: cards, shares, and how the driver fares.
+"""The node at one moment, for administrators: cards, shares, and the state of the driver.
 
 cards() and shares() build the views of cards and shares from devices and the records of prepared
 claims; count_xid() counts what the NVIDIA driver reports. The status page, its JSON and the metrics
@@ -45,7 +45,7 @@ _PERCENT_OF_MILLI: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
+class CardAmounts:
     """Compute and memory of a card, or of a part of it.
 
     Attributes:
@@ -112,10 +112,10 @@ class CardView:
     """
 
     device: Device
-    physical: Amounts
-    capacity: Amounts
+    physical: CardAmounts
+    capacity: CardAmounts
     is_virtual: bool
-    consumed: Amounts
+    consumed: CardAmounts
     unhealthy: Unhealthy | None
     is_absent: bool
     xids: tuple[XidCount, ...] = ()
@@ -123,9 +123,9 @@ class CardView:
     foreign: Used | None = None
 
     @property
-    def free(self) -> Amounts:
+    def free(self) -> CardAmounts:
         """Rest of `capacity`; 0 where more is taken than there is."""
-        return Amounts(
+        return CardAmounts(
             nano_tflops=max(0, self.capacity.nano_tflops - self.consumed.nano_tflops),
             vram_bytes=max(0, self.capacity.vram_bytes - self.consumed.vram_bytes),
         )
@@ -148,10 +148,10 @@ class ShareView:
     used: Used | None = None
 
     @property
-    def requested(self) -> Amounts:
+    def requested(self) -> CardAmounts:
         """Amounts that the scheduler reserved; they count against the card's capacity."""
         if not self.share.consumed:
-            return Amounts()
+            return CardAmounts()
         return _amounts(
             capacity.consumed_amount(self.share.consumed, names.CAPACITY_TFLOPS),
             capacity.consumed_amount(self.share.consumed, names.CAPACITY_VRAM),
@@ -273,7 +273,7 @@ class NodeView:
         left_out: Cards and devices that are not published, with the reason.
         shares: Of all prepared claims, sorted by claim; after an error those last read.
         shares_error: Why the records could not be read; "" if it could.
-        use_error: Why nobody knows what the shares use; "" if it is known, or not observed.
+        use_error: Why the use of the shares is not known; "" if it is known, or not observed.
         operations: The newest first.
     """
 
@@ -423,7 +423,7 @@ def shares(
     return tuple(found)
 
 
-def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> Amounts:
+def _consumed(device: Device, held: Sequence[PreparedShare], total: CardAmounts) -> CardAmounts:
     """Return what the shares count against the device; an exclusive one counts as all of it."""
     tflops, vram = (
         VIRTUAL_OF[name] if VIRTUAL_OF[name] in device.capacity else name
@@ -436,11 +436,11 @@ def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> 
         # Under another pool's ratios the same card had other amounts.
         nano_tflops = max(nano_tflops, total.nano_tflops)
         vram_bytes = max(vram_bytes, total.vram_bytes)
-    return Amounts(nano_tflops=nano_tflops, vram_bytes=vram_bytes)
+    return CardAmounts(nano_tflops=nano_tflops, vram_bytes=vram_bytes)
 
 
-def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
-    return Amounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
+def _amounts(tflops: Quantity, vram: Quantity) -> CardAmounts:
+    return CardAmounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
 
 
 def as_json(view: NodeView) -> Json:
@@ -614,7 +614,7 @@ def _enforcement(current: CurrentVerdict | None) -> Json | None:
     }
 
 
-def _amounts_json(amounts: Amounts) -> Json:
+def _amounts_json(amounts: CardAmounts) -> Json:
     return {"tflops": amounts.tflops, "vramBytes": amounts.vram_bytes}
 
 

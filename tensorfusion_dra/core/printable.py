@@ -33,7 +33,10 @@ def one_line(text: object) -> str:
     line = str(text)
     if line.isprintable():
         return line
-    return "".join(char if char.isprintable() else _escaped(char) for char in line)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in line
+    )
 
 
 def escaped(value: Any) -> Any:
@@ -45,7 +48,3 @@ def escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: escaped(item) for key, item in value.items()}
     return value
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")

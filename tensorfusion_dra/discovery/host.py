@@ -1,4 +1,4 @@
-"""The host as containers with a card need it: device nodes, driver libraries, sizes, boot ID."""
+"""Host facts for containers with a card: device nodes, driver libraries, sizes, boot ID."""
 
 import json
 import os
@@ -87,13 +87,11 @@ class HostDeviceNodes:
         driver_root: Path = Path("/"),
         root_on_host: Path | None = None,
     ) -> None:
-        """Name the folders.
-
-        Args:
-            folder: Folder of the nodes, here and on the host. None means the dev folder of the
-                driver root while it has the control device, and /dev otherwise.
-            driver_root: Root folder of the driver in this process.
-            root_on_host: Path of that folder on the host; the same path if None.
+        """Args:
+        folder: Folder of the nodes, here and on the host. None means the dev folder of the
+            driver root while it has the control device, and /dev otherwise.
+        driver_root: Root folder of the driver in this process.
+        root_on_host: Path of that folder on the host; the same path if None.
         """
         self._chosen: Final = folder
         self._driver_root: Final = driver_root
@@ -162,13 +160,11 @@ class HostDriverFiles:
         cdi_folders: Sequence[Path],
         machine: str | None = None,
     ) -> None:
-        """Name the folders.
-
-        Args:
-            root: Root folder of the driver in this process.
-            root_on_host: Path of that folder on the host; the same path if None.
-            cdi_folders: Folders that may have specs of NVIDIA's toolkit.
-            machine: Machine name (uname) of the containers; that of this process if None.
+        """Args:
+        root: Root folder of the driver in this process.
+        root_on_host: Path of that folder on the host; the same path if None.
+        cdi_folders: Folders that may have specs of NVIDIA's toolkit.
+        machine: Machine name (uname) of the containers; that of this process if None.
         """
         self._root: Final = root
         self._root_on_host: Final = root_on_host or root
@@ -249,14 +245,12 @@ class HostDriverFiles:
         return Mount(host_path=str(on_host), container_path=container_path)
 
 
-class HostSizes:
+class MachineSizes:
     """Sizes of the machine's memory and of the data disk's file system."""
 
     def __init__(self, data_folder: Path) -> None:
-        """Name the disk.
-
-        Args:
-            data_folder: Any folder on the data disk.
+        """Args:
+        data_folder: Any folder on the data disk.
         """
         self._data_folder: Final = data_folder
 

@@ -194,8 +194,7 @@ def name_key(name: str) -> str:
 
     Older drivers omit ``NVIDIA``, other tools write ``NVIDIA Tesla``, and people mix cases.
     """
-    words = " ".join(name.split())
-    return _VENDOR_PREFIX.sub("", words).lower()
+    return _VENDOR_PREFIX.sub("", " ".join(name.split())).lower()
 
 
 def short_model(product_name: str) -> str:

@@ -25,10 +25,10 @@ import structlog
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Entry
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import RetryableError, is_of_one_object
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.ports import ClaimStatus, ListedClaims
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 LISTS: Final = 6
@@ -44,21 +44,19 @@ class BindingConditions:
 
     def __init__(
         self,
-        enforcer: NodeEnforcer,
+        enforcer: EnforcerChooser,
         claims: ListedClaims,
         status: ClaimStatus,
         *,
         node_name: str,
         now: Callable[[], datetime],
     ) -> None:
-        """Assume that claims may wait since before.
-
-        Args:
-            enforcer: Knows what the devices show.
-            claims: All claims of the cluster.
-            status: Writes entries as names.BINDING_MANAGER.
-            node_name: This node.
-            now: Returns the wall clock's time, for lastTransitionTime.
+        """Args:
+        enforcer: Knows what the devices show.
+        claims: All claims of the cluster.
+        status: Writes entries as names.BINDING_MANAGER.
+        node_name: This node.
+        now: Returns the wall clock's time, for lastTransitionTime.
         """
         self._enforcer = enforcer
         self._claims = claims
@@ -84,7 +82,12 @@ class BindingConditions:
 
         try:
             for claim in self._claims.listed(waiting):
-                self._write(claim["metadata"], claim["entries"])
+                try:
+                    self._write(claim["metadata"], claim["entries"])
+                except RetryableError as error:
+                    if not is_of_one_object(error):
+                        raise
+                    log.warning("binding_condition_refused", error=str(error))
         except RetryableError as error:
             if self._throttle.is_new(str(error)):
                 log.warning("binding_conditions_retried", error=str(error))

@@ -33,12 +33,12 @@ from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import (
     CardEvent,
+    CardsToPublish,
     HealthProblem,
     HealthRules,
     KnownCards,
     Moment,
     ProblemKind,
-    PublishedCards,
     Unhealthy,
 )
 from tensorfusion_dra.core.errors import HungError, RetryableError
@@ -115,7 +115,7 @@ class CardHealthTracker:
     def record_reading(
         self, inventory: Inventory, reported: Mapping[str, Sequence[HealthProblem]]
     ) -> None:
-        """Take in a successful reading, and what health sources reported by GPU UUID."""
+        """Record a successful reading, and the reports of health sources by GPU UUID."""
         self._failures = 0
         if self._replacement is not None and self._replacement.unhealthy is not None:
             self._replacement.end()
@@ -127,7 +127,7 @@ class CardHealthTracker:
         )
 
     def record_failure(self, error: RetryableError) -> None:
-        """Take in a reading that failed as a whole.
+        """Record a reading that failed as a whole.
 
         While the NVIDIA driver is being replaced, a failure says nothing about a card.
         """
@@ -142,7 +142,7 @@ class CardHealthTracker:
         self._remember(health.after_failure(self._known, problem, self._clock(), self._rules))
 
     def on_event(self, event: CardEvent) -> bool:
-        """Take in an event of the NVIDIA driver; return True if it makes a card unhealthy."""
+        """Record an event of the NVIDIA driver; return True if it makes a card unhealthy."""
         problem = health.problem_of(event, self._rules)
         uuid = event.gpu_uuid
         is_known = uuid in self._known.cards
@@ -158,7 +158,7 @@ class CardHealthTracker:
         self._remember(health.after_report(self._known, uuid, problem, self._clock()))
         return True
 
-    def visible(self) -> PublishedCards | None:
+    def visible(self) -> CardsToPublish | None:
         """Return the cards to publish; None as long as too little is known."""
         inventory = self._inventory
         if inventory is None:

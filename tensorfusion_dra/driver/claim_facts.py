@@ -32,7 +32,7 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog, OtherUsersReader
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 
 log = structlog.get_logger()
 
@@ -106,7 +106,7 @@ class FactsReader:
     other_users: OtherUsersReader
     files: CardFiles
     pods: Pods | None
-    enforcer: NodeEnforcer
+    enforcer: EnforcerChooser
     rules: LendingRules
     isolation: Isolation
     boot_id: str

@@ -4,7 +4,7 @@ The store computes what a claim may use from all claims on its cards (core/claim
 record changes when its claim is prepared, and its limits change
 
 - when a claim on the same card is prepared or unprepared: that transaction knows which ones, and
-  follow() has their files, enforcers and statuses follow;
+  update() writes their files, limits and statuses;
 - when the catalog changes, as a pool may hand out less: LimitChanges records what the cards have
   now.
 
@@ -23,8 +23,8 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.claims import admit, cdi, device_metadata, lending, prepared
-from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import claim as claim_rules
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, Needs
@@ -99,7 +99,7 @@ class NodeFiles:
 
         The CDI spec is the last, so that a container that starts with it finds all the rest.
         """
-        uid, enforcer = claim.ref.uid, enforcers.of_claim(claim, self._enforcers)
+        uid, enforcer = claim.ref.uid, enforcer_rules.of_claim(claim, self._enforcers)
         needs = enforcer.needs(claim)
         spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
         if missing := self._host_files.missing(needs):
@@ -187,11 +187,11 @@ class NodeFiles:
         folders = [self._host_files.names(root) for root in self._claims_roots]
         described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
-        return frozenset(filter(claims.is_uid, found))
+        return frozenset(filter(claim_rules.is_uid, found))
 
 
 class Upkeep:
-    """Has everything follow the records; safe for all threads.
+    """Writer of all that follows from the records; safe for all threads.
 
     Attributes:
         files: Writer of the claims' files.
@@ -216,11 +216,11 @@ class Upkeep:
             ClaimError: The enforcer cannot limit such a claim.
             RetryableError: Nothing on the node would enforce the limits now.
         """
-        enforcer = enforcers.of_claim(record, self._enforcers)
+        enforcer = enforcer_rules.of_claim(record, self._enforcers)
         return admit.enforceable(record, enforcer, enforcer.needs(record), facts)
 
     def write(self, record: PreparedClaim) -> PreparedClaim:
-        """Have the claim's files follow; return the record that they are of.
+        """Write the claim's files; return the record from which they are made.
 
         Raises:
             ClaimError: See NodeFiles.ensure().
@@ -232,8 +232,8 @@ class Upkeep:
         return newest
 
     def apply(self, record: PreparedClaim, deadline: float) -> None:
-        """Have the claim's enforcer keep its limits; see Enforcer.apply()."""
-        enforcer = enforcers.of_claim(record, self._enforcers)
+        """Apply the claim's limits by its enforcer; see Enforcer.apply()."""
+        enforcer = enforcer_rules.of_claim(record, self._enforcers)
         if enforcer.is_told and deadline != AT_ONCE:
             operations.enter(Stage.REGISTER)
         enforcer.apply(record, self._store.claims, deadline)
@@ -253,11 +253,11 @@ class Upkeep:
         self._status.forget(record.ref.uid)
         raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
-    def follow(self, changed: Sequence[PreparedClaim]) -> None:
-        """Have files, enforcers and statuses follow the records of claims whose limits changed.
+    def update(self, changed: Sequence[PreparedClaim]) -> None:
+        """Update files, enforcers and statuses of claims whose limits changed.
 
-        What an enforcer cannot do at once follows later, so that no other claim waits for it. What
-        fails is logged: the claim's own next call, or recovery, does it.
+        What an enforcer cannot do at once is left for later, so that no other claim waits for it. A
+        failure is logged: the claim's own next call, or recovery, repeats it.
         """
         for record in changed:
             try:
@@ -266,7 +266,7 @@ class Upkeep:
                 log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
 
     def release(self, ref: ClaimRef) -> PreparedClaim | None:
-        """Have the claim's enforcer let go; return the claim's record.
+        """Release the claim from its enforcer; return the claim's record.
 
         Raises:
             RetryableError: The enforcer cannot let go now.
@@ -358,5 +358,5 @@ class LimitChanges:
         changed = records.changed()
         if changed:
             log.info("limits_recomputed", claims=len(changed))
-            self._upkeep.follow(changed)
+            self._upkeep.update(changed)
         return changed

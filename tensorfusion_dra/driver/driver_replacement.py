@@ -89,7 +89,7 @@ class DriverReplacement:
         is_followed: bool,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Go on with a replacement that an earlier process began.
+        """Continue a replacement that an earlier process began.
 
         Args:
             marker: The file that is there during a replacement.
@@ -109,7 +109,7 @@ class DriverReplacement:
             self._label = "found by an earlier process" if is_followed else ""
 
     def follow(self, labels: Mapping[str, str]) -> None:
-        """Take in the Node's labels."""
+        """Begin or end a replacement by the Node's labels."""
         label = replacing_label(labels)
         if label == self._label:
             return

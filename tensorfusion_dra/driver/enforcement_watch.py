@@ -1,9 +1,9 @@
 """Watch over the limits of all prepared claims: does an enforcer keep them now?
 
-A thread has each claim judged by its enforcer every ten seconds, from files and local sockets
-alone. Where limits may be lost while containers run, they are applied again before. The current
-verdicts are those in the claim's status. They are replaced when a state or a reason changes, not
-when only a text does.
+Every ten seconds, a thread asks each claim's enforcer, which reads only files and local sockets.
+Where limits may be lost while containers run, they are applied again before. The current verdicts
+are those in the claim's status. They are replaced when a state or a reason changes, not when only a
+text does.
 
 - A new claim: watch(). Its first verdict is made when its status is written for the first time, and
   goes with that write. So there is no further request for it.
@@ -35,14 +35,14 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Records
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import Events
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -67,8 +67,8 @@ class WatchedLimits:
         limits_since: Time on the clock at which its present limits were set.
         current: For each share; None until the first verdict.
         is_shown: True if the current verdicts are in the claim's status, or on their way.
-        settled_until: Time on the clock before which the current verdicts are not replaced, except
-            once limits hold no longer.
+        settled_until: Time on the clock before which the current verdicts are replaced only if
+            limits no longer hold.
         is_warned: True if a warning was given that has not been withdrawn.
     """
 
@@ -148,7 +148,7 @@ class EnforcementAnnouncer:
         self._pending: dict[str, tuple[PreparedClaim, Verdict]] = {}  # by claim UID
 
     def announce(self, watched: WatchedLimits) -> None:
-        """Log it and queue an Event if the limits hold no longer, or hold again."""
+        """Log and queue an Event if the limits no longer hold, or hold again."""
         found = watched.worst()
         if found is None or found.state is State.UNKNOWN or found.reason == verdicts.NO_ENFORCER:
             return
@@ -193,7 +193,7 @@ class EnforcementWatch:
         *,
         records: Records = tuple,
         now: Callable[[], datetime],
-        node: NodeEnforcer | None = None,
+        node: EnforcerChooser | None = None,
         excess: Callable[[PreparedClaim], Sequence[str]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -242,12 +242,12 @@ class EnforcementWatch:
                 known.limits_since = self._clock()
 
     def forget(self, claim_uid: str) -> None:
-        """Watch a claim no longer."""
+        """Stop watching a claim."""
         with self._lock:
             self._watched.pop(claim_uid, None)
 
     def sync(self, recorded: Iterable[PreparedClaim]) -> None:
-        """Watch exactly these claims and those that are new: another instance may have changed any.
+        """Watch these claims and new ones, and no others: another instance may have changed any.
 
         A claim is dropped once it was missing twice in a row, because it may have been prepared
         after the records were read.
@@ -289,7 +289,7 @@ class EnforcementWatch:
         self._wakeup.stop()
 
     def wake(self) -> None:
-        """Have everything checked now."""
+        """Check all claims now."""
         self._wakeup.wake()
 
     def run(
@@ -357,7 +357,7 @@ class EnforcementWatch:
                     log.warning("enforcement_record_failed", error=str(error))
 
     def _apply_again(self, claim: PreparedClaim) -> None:
-        """Have limits set again that may have been lost, and those that could not change before."""
+        """Set limits again that may have been lost, or that could not be set before."""
         enforcer = self._enforcers.get(claim.enforcer)
         if enforcer is None or not enforcer.facts.loses_limits:
             return
@@ -371,7 +371,7 @@ class EnforcementWatch:
         claim = watched.claim
         with self._lock:
             others = [each.claim for each in self._watched.values()]
-        return enforcers.judged(
+        return enforcer_rules.judged(
             claim,
             self._enforcers.get(claim.enforcer),
             others,

@@ -34,7 +34,7 @@ from tensorfusion_dra.core.errors import (
 
 log = structlog.get_logger()
 
-Outcome = TypeVar("Outcome")
+Ended = TypeVar("Ended")
 
 MAX_KEPT: Final = 60
 """Enough for a burst of pods; an older one is in the log."""
@@ -126,8 +126,8 @@ class Operations:
         self,
         kind: OperationKind,
         refs: Iterable[ClaimRef],
-        step: Callable[[ClaimRef], Outcome],
-    ) -> dict[str, Outcome | Failure]:
+        step: Callable[[ClaimRef], Ended],
+    ) -> dict[str, Ended | Failure]:
         """Run an operation for each claim of a call; return the outcomes by UID.
 
         Args:
@@ -139,7 +139,7 @@ class Operations:
             FatalError: Of a step; the steps of the remaining claims are not taken then.
         """
         began = self._clock()
-        outcomes: dict[str, Outcome | Failure] = {}
+        outcomes: dict[str, Ended | Failure] = {}
         for ref in refs:
             running = _Running(self._clock, began)
             token = _running.set(running)
@@ -208,8 +208,7 @@ class Operations:
             log.info(_DONE[kind], **facts)
         else:
             facts |= {"result": result.value, "stage": ended.last_stage.value}
-            is_defect = result in (Result.FATAL, Result.UNEXPECTED)
-            write = log.error if is_defect else log.warning
+            write = log.error if result in (Result.FATAL, Result.UNEXPECTED) else log.warning
             write(_FAILED[kind], **facts, error=ended.error)
         with self._guard:
             self._recent.appendleft(ended)

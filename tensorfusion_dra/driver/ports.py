@@ -1,18 +1,18 @@
-"""Interfaces to API server, machine, cards: what the driver calls, and each promise."""
+"""Interfaces of the driver to the API server, the machine and the cards, with their contracts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Mount
-from tensorfusion_dra.core.claims.use import Process
+from tensorfusion_dra.core.claims.use import GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.kubernetes.projection import Projection
 
 
-class Claims(Protocol):
+class ClaimSource(Protocol):
     """Reader of ResourceClaims."""
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
@@ -135,6 +135,7 @@ class ClaimStatus(Protocol):
 
         Raises:
             MissingPermissionError: The driver has no permission to write the status.
+            StatusError: The API server refused this one.
             RetryableError: The entries may not have been written.
         """
         ...
@@ -201,8 +202,8 @@ class HostSizes(Protocol):
 class CardProcesses(Protocol):
     """Reader of the processes that use the node's cards."""
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
-        """Return the processes by GPU UUID; a card that does not say them is missing.
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
+        """Return the processes by GPU UUID; cards whose driver does not report them are missing.
 
         Raises:
             RetryableError: They cannot be read now.

@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from tensorfusion_dra.core.claims import admit, isolation, prepared
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
@@ -40,7 +40,7 @@ from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.claim_facts import FactsReader
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims
+from tensorfusion_dra.driver.ports import ClaimSource
 from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.claim_store import ClaimStore
 
@@ -52,7 +52,7 @@ class Preparer:
 
     def __init__(
         self,
-        claims_at_server: Claims,
+        claims_at_server: ClaimSource,
         store: ClaimStore,
         facts: FactsReader,
         upkeep: Upkeep,
@@ -82,11 +82,11 @@ class Preparer:
         )
 
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        claims.check_ref(ref)
+        claim_rules.check_ref(ref)
         with self._locks.locked(ref, deadline):
             operations.enter(Stage.READ)
             stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
-            claim = claims.allocated(ref, stored)
+            claim = claim_rules.allocated(ref, stored)
             operations.enter(Stage.LOOKUP)
             record = self._recorded(claim, deadline)
             if record is not None:
@@ -140,11 +140,11 @@ class Preparer:
             record = records.put(record)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._upkeep.follow(records.changed())
+        self._upkeep.update(records.changed())
         return record
 
     def _kept(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Have files, enforcer and status follow the record; return the newest one.
+        """Update files, enforcer and status from the record; return the newest one.
 
         A claim for whole cards does without limits while its enforcer is silent.
 
@@ -219,7 +219,7 @@ class Preparer:
         )
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
-        if not claims.is_uid(ref.uid):
+        if not claim_rules.is_uid(ref.uid):
             return  # nothing was ever prepared under such a UID
         with self._locks.locked(ref, deadline):
             self._remove(ref)
@@ -258,7 +258,7 @@ class Preparer:
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._upkeep.follow(records.changed())
+        self._upkeep.update(records.changed())
 
     def dismiss(self, ref: ClaimRef) -> None:
         """Give out again what a claim has that is gone, and of which only files are left.

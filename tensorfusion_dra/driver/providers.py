@@ -17,7 +17,7 @@ States, as `inspect --providers` shows them:
 
 Example: a provider answers for two cards, then hangs. The reading waits for the budget once, and
 the driver keeps using the two answers. The next readings find it hanging and do not wait. The first
-one after its return takes the other answers that it returned.
+reading after its return uses the other answers.
 
 Attributes and capacities take two steps. An answer is checked on its own: each name and value
 against the API's rules, so that one that the API server would refuse costs only itself. Then
@@ -110,12 +110,12 @@ class Registered:
 
     @property
     def log_fields(self) -> Mapping[str, str]:
-        """Whose it is, for the log."""
+        """Kind, name and package, for the log."""
         return {"kind": self.kind.value, "provider": self.name, "package": self.package}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedName:
     """A name that a provider gave and that the device does not have.
 
     Attributes:
@@ -136,7 +136,7 @@ class Offer:
     """
 
     entries: Mapping[str, AttributeValue | Capacity] = field(default_factory=dict)
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Extended:
 
     device: Device
     given: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedName, ...] = ()
 
 
 class RefusedError(Exception):
@@ -168,7 +168,7 @@ class ProviderState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProviderOutcome:
     """Outcome of the last round of calls.
 
     Attributes:
@@ -197,7 +197,7 @@ class ProviderRunner:
         wake: Has the cards read soon; passed to a provider that listens.
         """
         self.registered = registered
-        self.outcome = Outcome(state=ProviderState.NEW)
+        self.outcome = ProviderOutcome(state=ProviderState.NEW)
         self._budget_seconds = budget_seconds
         self._late_text = (
             f"no answer within {budget_seconds:g} s; the last good answers remain in use"
@@ -213,7 +213,7 @@ class ProviderRunner:
         self._logged: frozenset[str] = frozenset()
 
     def start(self, reading: Reading) -> None:
-        """Have the provider called for each card, unless it is still in an earlier round."""
+        """Start a round of calls for each card, unless an earlier one is still running."""
         self.answers()
         if self._running is None:
             self._late_at = time.monotonic() + self._budget_seconds
@@ -285,7 +285,7 @@ class ProviderRunner:
         self, state: ProviderState, seconds: float | None, errors: Mapping[str, str]
     ) -> None:
         """Keep the outcome; log each error once, until all are over."""
-        self.outcome = Outcome(state=state, seconds=seconds, errors=errors)
+        self.outcome = ProviderOutcome(state=state, seconds=seconds, errors=errors)
         texts = frozenset(errors.values())
         for error in sorted(texts - self._logged):
             log.warning("provider_failed", **self.registered.log_fields, error=error)
@@ -304,13 +304,13 @@ class Report:
     """
 
     registered: Registered
-    outcome: Outcome
+    outcome: ProviderOutcome
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
+    refused: Mapping[str, Sequence[RefusedName]] = field(default_factory=dict)
 
     @property
     def state(self) -> ProviderState:
-        """State of the provider, which is no use if all that it gives is refused."""
+        """State of the provider; REFUSED if no device has any of its names."""
         is_useless = self.refused and not self.given and self.outcome.state is ProviderState.OK
         return ProviderState.REFUSED if is_useless else self.outcome.state
 
@@ -339,11 +339,13 @@ class Providers:
         used = [each for each in self._registered if not each.unused]
         runners = [ProviderRunner(each, budget_seconds=budget_seconds, wake=wake) for each in used]
         self._sources = [each for each in runners if each.registered.kind is ProviderKind.HEALTH]
-        self._givers = [each for each in runners if each.registered.kind is not ProviderKind.HEALTH]
+        self._extending = [
+            each for each in runners if each.registered.kind is not ProviderKind.HEALTH
+        ]
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
         # Each refusal is logged once, until it is over.
-        self._logged: set[tuple[Registered, str, Refusal]] = set()
+        self._logged: set[tuple[Registered, str, RefusedName]] = set()
 
     def problems(self, inventory: Inventory) -> Mapping[str, Sequence[HealthProblem]]:
         """Ask the health sources; return the problems of each card by GPU UUID.
@@ -387,17 +389,16 @@ class Providers:
         if call_again or reading != self._asked:
             self._asked = reading
             # All at the same time, so that several that hang take no longer than one.
-            for runner in self._givers:
+            for runner in self._extending:
                 runner.start(reading)
-        givers: dict[tuple[ProviderKind, str], dict[str, str]] = {}
-        refused: set[tuple[Registered, str, Refusal]] = set()
-        for runner in self._givers:
+        given_by: dict[tuple[ProviderKind, str], dict[str, str]] = {}
+        refused: set[tuple[Registered, str, RefusedName]] = set()
+        for runner in self._extending:
             registered, offers = runner.registered, runner.answers()
             extended = []
             for device in built:
-                taken = givers.setdefault((registered.kind, device.name), {})
-                offer = offers.get(device.gpu.uuid, Offer())
-                each = extended_device(device, offer, taken)
+                taken = given_by.setdefault((registered.kind, device.name), {})
+                each = extended_device(device, offers.get(device.gpu.uuid, Offer()), taken)
                 taken.update(dict.fromkeys(each.given, registered.name))
                 extended.append(each)
             built = [each.device for each in extended]
@@ -426,12 +427,14 @@ class Providers:
         return tuple(built)
 
     def reports(self) -> Sequence[Report]:
-        """Return what each provider gave at the last reading, by kind, in the order of giving."""
+        """Return a report on each provider at the last reading, by kind and then in their order."""
         return [
             self._reports.get(each)
             or Report(
                 registered=each,
-                outcome=Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW),
+                outcome=ProviderOutcome(
+                    state=ProviderState.UNUSED if each.unused else ProviderState.NEW
+                ),
             )
             for each in sorted(self._registered, key=lambda each: each.kind)
         ]
@@ -458,7 +461,7 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
         try:
             entries[_name(name)] = checked(value)
         except RefusedError as error:
-            refused.append(Refusal(name=str(name)[:_MAX_NAME], reason=str(error)))
+            refused.append(RefusedName(name=str(name)[:_MAX_NAME], reason=str(error)))
     return Offer(entries=entries, refused=tuple(refused))
 
 
@@ -481,19 +484,19 @@ def problems(answer: object, *, source: str) -> tuple[HealthProblem, ...]:
     return tuple(_problem(each, source) for each in problems)
 
 
-def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> Extended:
+def extended_device(device: Device, offer: Offer, given_by: Mapping[str, str]) -> Extended:
     """Return the device with what it takes of an offer.
 
     Args:
         device: With all that earlier providers gave.
-        givers: Name of the provider that gave each attribute, or each capacity, which the device
+        given_by: Name of the provider that gave each attribute, or each capacity, which the device
             has from other packages.
     """
     with_attributes, with_capacity = dict(device.attributes), dict(device.capacity)
     given, refused = [], list(offer.refused)
     for name, value in offer.entries.items():
-        if reason := _conflict(name, givers, len(with_attributes) + len(with_capacity)):
-            refused.append(Refusal(name=name, reason=reason))
+        if reason := _conflict(name, given_by, len(with_attributes) + len(with_capacity)):
+            refused.append(RefusedName(name=name, reason=reason))
             continue
         if isinstance(value, Capacity):
             with_capacity[name] = value
@@ -507,9 +510,9 @@ def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> 
     )
 
 
-def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
-    if name in givers:
-        return f"provider {givers[name]} gave this name first"
+def _conflict(name: str, given_by: Mapping[str, str], entries: int) -> str:
+    if name in given_by:
+        return f"provider {given_by[name]} gave this name first"
     most = device_rules.MAX_ENTRIES
     if entries >= most:
         return f"the device has {most} attributes and capacities, which is the most"

@@ -63,7 +63,7 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.device import NO_SCHEDULE, Device, Enforcement, Node, Reading
 from tensorfusion_dra.core.devices.gpu import (
@@ -74,7 +74,7 @@ from tensorfusion_dra.core.devices.gpu import (
     device_name,
 )
 from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
-from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
+from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.observed import PublishingView, XidCounts
@@ -181,7 +181,7 @@ class DeviceCatalog:
 class OtherUsersReader:
     """Reader of the device plugins and DRA drivers that give away cards too; for all threads."""
 
-    def __init__(self, allocations: Callable[[], Allocations] = Allocations) -> None:
+    def __init__(self, allocations: Callable[[], KubeletDevices] = KubeletDevices) -> None:
         """Args:
         allocations: Asks the kubelet what else gives away and holds devices; raises
             RetryableError. Then its last answer stays in use.
@@ -189,7 +189,7 @@ class OtherUsersReader:
         self._ask = allocations
         self._throttle = LogThrottle()
         # Each replaced as a whole, so that reading needs no lock:
-        self._allocations = Allocations()
+        self._allocations = KubeletDevices()
         self.slices: Sequence[Slice] = ()  # of other drivers on this node
         self._users: Mapping[str, OtherUser] = {}  # by GPU UUID
 
@@ -372,7 +372,7 @@ class CatalogBuilder:
         reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
         with suppress(RetryableError):
             self._shared = prepared.kinds_by_card(self._records())
-        built = devices.build_devices(
+        built = device_facts.build_devices(
             reading,
             self._enforcement(node),
             users=self._other_users.of_cards(reading.gpus),

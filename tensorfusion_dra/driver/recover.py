@@ -72,7 +72,7 @@ class RecoveryReport:
         reasons: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
             is among the reasons.
-        left: Why folders that were removed cannot be deleted; their claims need them no more.
+        left: Why removed folders cannot be deleted; no claim needs them.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)

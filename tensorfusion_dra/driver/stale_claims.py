@@ -45,7 +45,7 @@ from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports import Claims, Nodes
+from tensorfusion_dra.driver.ports import ClaimSource, Nodes
 from tensorfusion_dra.driver.prepare import Preparer
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ class StaleClaimCollector:
 
     def __init__(
         self,
-        claims: Claims,
+        claims: ClaimSource,
         node: Nodes,
         preparer: Preparer,
         *,

@@ -1,4 +1,4 @@
-"""Reports of what the containers of each claim got, written into the claim's status.
+"""Reports of the devices and limits of each claim, written into its status.
 
 A thread of its own writes the reports, each by one request and one after the other, so a status
 neither delays nor fails a prepare. A claim's report is in one of these states:
@@ -52,7 +52,11 @@ from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Unhealthy
-from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
+from tensorfusion_dra.core.errors import (
+    MissingPermissionError,
+    RetryableError,
+    is_of_one_object,
+)
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.ports import ClaimStatus
 from tensorfusion_dra.runtime.calls import CallsInFlight
@@ -99,9 +103,11 @@ class _Known:
             no transition.
         entries: Hash of the entries last written; None if none were, or if a write may or may not
             have been made.
+        refused: Delays after the API server refused this status.
     """
 
     since: datetime
+    refused: Backoff
     shares: Sequence[PreparedShare] = ()
     reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
@@ -169,7 +175,10 @@ class StatusReporter:
         self._clock = clock
         self._calls = calls or CallsInFlight()
         # Used by run()'s thread alone:
-        self._outage = Backoff(first_seconds=retry_seconds, longest_seconds=_MAX_PAUSE_SECONDS)
+        self._backoff = partial(
+            Backoff, first_seconds=retry_seconds, longest_seconds=_MAX_PAUSE_SECONDS
+        )
+        self._outage = self._backoff()
         self._throttle = LogThrottle(clock=clock)
         self._began = -math.inf  # time of the last write
         self._paused_until = 0.0
@@ -180,7 +189,7 @@ class StatusReporter:
         self._known: dict[str, _Known] = {}
 
     def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
-        """Have the claim's status written soon; return at once, whatever the API server does.
+        """Queue the claim's status to be written; never wait for the API server.
 
         Nothing happens if the same shares were reported last, with the same reason.
 
@@ -193,7 +202,8 @@ class StatusReporter:
         self._report(claim, reason)
 
     def report_changed(self, claim: PreparedClaim) -> None:
-        """Have the claim's status written, before others: its record is the same, its state not.
+        """Queue the status of a claim before others, because its state changed and its record did
+        not.
 
         The health of a GPU of it has changed, or whether its limits hold.
         """
@@ -226,7 +236,7 @@ class StatusReporter:
         with self._changed:
             known = self._known.get(uid)
             if known is None:
-                known = self._known[uid] = _Known(since=self._now())
+                known = self._known[uid] = _Known(since=self._now(), refused=self._backoff())
             elif reason == known.reason and claim.shares == known.shares:
                 return
             known.shares = claim.shares
@@ -288,6 +298,7 @@ class StatusReporter:
         try:
             written = self._claim_status.write(ref, entries)
         except RetryableError as error:
+            is_of_claim = is_of_one_object(error)
             if isinstance(error, MissingPermissionError):
                 seconds = _MAX_PAUSE_SECONDS
                 if error.permission not in self._missing_permissions:
@@ -298,7 +309,8 @@ class StatusReporter:
                         f"{error}",
                     )
             else:
-                seconds = self._outage.failed(at_least=error.after_seconds)
+                backoff = known.refused if is_of_claim else self._outage
+                seconds = backoff.failed(at_least=error.after_seconds)
                 if self._throttle.is_new(str(error)):
                     log.warning(
                         "status_retried",
@@ -307,13 +319,16 @@ class StatusReporter:
                         seconds=round(seconds, 1),
                         error=str(error),
                     )
-            # Pause, and queue the record again unless the claim was forgotten or a newer one waits.
-            self._paused_until = waiting.due = self._clock() + seconds
+            # Queue the record again unless the claim was forgotten or a newer one waits.
+            waiting.due = self._clock() + seconds
+            if not is_of_claim:
+                self._paused_until = waiting.due
             with self._changed:
                 if ref.uid in self._known:
                     self._queue.setdefault(ref.uid, waiting)
         else:
             self._outage.succeeded()
+            known.refused.succeeded()
             self._throttle.over()
             known.entries = hashed
             event = "status_reported" if written else "status_skipped"

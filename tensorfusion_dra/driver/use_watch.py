@@ -1,7 +1,7 @@
-"""Watch over the use of the cards: which share uses how much, and who uses a card without one.
+"""Watch over the use of the cards: the use of each share, and processes without a share.
 
-Every ten seconds a thread asks which processes use which card. What they mean is decided in
-core/claims/use.py. From that follow:
+Every ten seconds a thread reads which processes use which card, and assigns them to shares
+(core/claims/use.py). The results are:
 
 - evidence about limits: a share that is over its memory limit in two readings in a row is not
   enforced, whatever its limiter says (EnforcementWatch asks excess());
@@ -10,7 +10,8 @@ core/claims/use.py. From that follow:
 - one warning and one Event on the Node for each card that something outside of the shares uses.
 
 A pod that came to a claim after it was prepared is in no record, because the kubelet does not call
-again for it. So the first process of an unknown pod has the claims of its card read once.
+again for it. So the claims of a card are read once when the first process of an unknown pod uses
+it.
 """
 
 import math
@@ -21,14 +22,14 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.use import NodeUse, Process, Used
+from tensorfusion_dra.core.claims.use import GpuProcess, NodeUse, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.driver.ports import CardProcesses, Claims, Events
+from tensorfusion_dra.driver.ports import CardProcesses, ClaimSource, Events
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()
@@ -51,19 +52,17 @@ class UseWatch:
         self,
         processes: CardProcesses,
         prepared: Callable[[], Sequence[PreparedClaim]],
-        claims_at_server: Claims,
+        claims_at_server: ClaimSource,
         enforcers: Mapping[str, Enforcer],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with no use known.
-
-        Args:
-            processes: Of all cards.
-            prepared: Returns all prepared claims.
-            claims_at_server: Read for the pods that came to a claim later.
-            enforcers: By name; some count the memory of a claim's pod.
-            clock: In seconds, for the time of the next write of a status.
+        """Args:
+        processes: Of all cards.
+        prepared: Returns all prepared claims.
+        claims_at_server: Read for the pods that came to a claim later.
+        enforcers: By name; some count the memory of a claim's pod.
+        clock: In seconds, for the time of the next write of a status.
         """
         self._processes = processes
         self._prepared = prepared
@@ -120,7 +119,7 @@ class UseWatch:
         Args:
             report: Has the status of a claim written.
             events: Of this loop's thread alone.
-            on_excess: Called when a share comes to be over its limit, or is so no longer.
+            on_excess: Called when a share exceeds its limit, or no longer does.
         """
         while self._wakeup.next_round():
             try:
@@ -151,7 +150,7 @@ class UseWatch:
             if (enforcer := self._enforcers.get(claim.enforcer))
             for key, each in enforcer.used(claim).items()
         }
-        cards: Mapping[str, Sequence[Process]] = {}
+        cards: Mapping[str, Sequence[GpuProcess]] = {}
         reason = ""
         try:
             cards = self._processes.processes()
@@ -159,7 +158,7 @@ class UseWatch:
             if not exact:
                 raise
             reason = str(error)
-        are_known = self._find_late_pods(prepared, cards)
+        unknown = self._find_late_pods(prepared, cards)
         found = self._current = use.of_node(
             prepared, cards, pods=self._late_pods, exact=exact, reason=reason
         )
@@ -174,7 +173,9 @@ class UseWatch:
         if before != self._excess:
             on_excess()
         self._show(prepared, report)
-        for uuid, text in found.foreign_text.items() if are_known else ():
+        for uuid, text in found.foreign_text.items():
+            if uuid in unknown:
+                continue
             message = f"{uuid}: found processes outside of all shares: {text}"
             if self._throttle.is_new(uuid, key=uuid):
                 log.warning("foreign_processes", uuid=uuid, error=message)
@@ -196,10 +197,10 @@ class UseWatch:
                 report(claim)
 
     def _find_late_pods(
-        self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[Process]]
-    ) -> bool:
-        """Find the pods that came to a claim later; return False if not all could be read."""
-        are_known = True
+        self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[GpuProcess]]
+    ) -> set[str]:
+        """Find the pods that came to a claim later; return the cards for which some are unread."""
+        unknown: set[str] = set()
         uids = {claim.ref.uid for claim in prepared}
         self._late_pods = {uid: pods for uid, pods in self._late_pods.items() if uid in uids}
         known = {pod.uid for claim in prepared for pod in claim.pods}
@@ -215,9 +216,9 @@ class UseWatch:
                         self._late_pods[claim.ref.uid] = self._pods_of(claim)
                 self._known_pods |= pods
             except RetryableError:
-                are_known = False
+                unknown.add(uuid)
         self._known_pods &= seen
-        return are_known
+        return unknown
 
     def _pods_of(self, claim: PreparedClaim) -> set[str]:
         """Return the UIDs of the claim's pods; none if it is gone, as its record will be soon.
@@ -227,13 +228,13 @@ class UseWatch:
         """
         try:
             stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
-            return {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
+            return {pod.uid for pod in claim_rules.allocated(claim.ref, stored).pods}
         except ClaimError:
             return set()
 
 
 def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:
-    """Return True if a share's use is notably other than what the status shows."""
+    """Return True if a share's use differs notably from its status."""
     if len(before) != len(found):
         return any(found)
     return any(

@@ -1,8 +1,7 @@
 """The choice of the node's enforcer: which one gets new claims, and would it enforce their limits?
 
-That is judged before a container runs, so it rests on less than the verdict about a share: the
-enforcer shows a sign, or it does not. A library has no life of its own; whether it is loaded shows
-only once a process runs.
+The choice is made before a container runs, so it has less evidence than the verdict about a share:
+whether the enforcer is there. Whether a process loads its library shows only later.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs, Sign
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
@@ -107,12 +106,12 @@ def consequence(found: Verdict, *, is_required: bool) -> str:
     return "claims are prepared, but nothing keeps them within their limits"
 
 
-class NodeEnforcer:
+class EnforcerChooser:
     """Chooses the enforcer of new claims; safe for all threads, but check() is for one.
 
-    An enforcer that the settings name is always the one, there or not. Of several (`auto`), the
-    first that is there is chosen, from signs of the last seconds, and any is looked for again at
-    each prepare while none is there: it may come and go while this process runs. If the node's pool
+    An enforcer that the settings name is always chosen, there or not. Of several (`auto`), the
+    first that is there is chosen, by signs of the last seconds. While none is there, all are
+    checked again at each prepare, because one may come while this process runs. If the node's pool
     expands its cards' memory, only enforcers that can do this count.
 
     Check the signs once a minute, in the watch's thread. Log a missing enforcer and write one Event
@@ -149,7 +148,7 @@ class NodeEnforcer:
         """Leave the signs to be read by the first call.
 
         Args:
-            candidates: The enforcers that come into question, by name in their order; at least one.
+            candidates: The enforcers to choose from, by name in their order; at least one.
             is_auto: False if the one candidate is chosen in any case.
             is_required: True if claims wait for signs of life (require-enforcement).
             is_real: False for simulated GPUs, which have no signs.
@@ -210,7 +209,7 @@ class NodeEnforcer:
         missing: dict[str, str] = {}
         for isolation in (Isolation.SOFT, Isolation.HARD):
             try:
-                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
+                needs = enforcer.needs(enforcer_rules.example(enforcer.name, isolation))
             except ClaimError:  # a fault of another package's, which fails each claim by itself
                 continue
             needed = {path: Needs(files=(path,)) for path in needs.files}

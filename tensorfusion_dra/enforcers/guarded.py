@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Edits,
@@ -108,9 +108,9 @@ class GuardedEnforcer(Enforcer):
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
 
     def sign(self) -> Sign:
-        """Return its sign; if it has none, look for the files and sockets that a claim needs."""
+        """Return its own sign; unless that is bad, check the files and sockets of claims."""
         try:
-            needs = self.needs(enforcers.example(self.name, Isolation.SOFT))
+            needs = self.needs(enforcer_rules.example(self.name, Isolation.SOFT))
             found = self._run(self._acting, lambda own: _of_type(own.sign(), Sign, "sign"))
         except (_FaultError, ClaimError) as error:
             return Sign(verdict=self._unreadable(error))

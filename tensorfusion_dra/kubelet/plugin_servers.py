@@ -137,7 +137,7 @@ class UnixServer:
 
 
 class PluginServers:
-    """The servers on both sockets: served before announced, withdrawn when no call is in flight.
+    """The servers on both sockets, from the announcement of the plugin to the end of the last call.
 
     The registration socket has the Registration service, with which the kubelet asks for the
     plugin's name and reports whether it has registered it.

@@ -1,4 +1,4 @@
-"""Client of the kubelet's pod resources API, v1: what device plugins offer, what containers hold.
+"""Client of the kubelet's pod resources API, v1: devices of plugins and of containers.
 
 Source: k8s.io/kubelet/pkg/apis/podresources/v1. The kubelet holds no lock of it while it calls
 NodePrepareResources, so it may be asked during a prepare. It refuses calls above a rate that all
@@ -11,7 +11,7 @@ from typing import Final
 
 import grpc
 
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 
@@ -20,14 +20,14 @@ _WAIT_SECONDS: Final = 2.0
 _MAX_BYTES: Final = 16 * 2**20
 
 
-def allocations(socket: Path) -> Allocations:
+def devices(socket: Path) -> KubeletDevices:
     """Return the devices of all device plugins and containers; none if there is no such socket.
 
     Raises:
         RetryableError: The kubelet does not answer.
     """
     if not socket.exists():
-        return Allocations()
+        return KubeletDevices()
     options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
         allocatable = channel.unary_unary(
@@ -48,7 +48,7 @@ def allocations(socket: Path) -> Allocations:
                 f"{socket}: found {error.details()}, expected the kubelet's list of devices"
             ) from error
     containers = [each for pod in pods for each in pod.containers]
-    return Allocations(
+    return KubeletDevices(
         offered=_devices(offers.devices),
         held=_devices(each for container in containers for each in container.devices),
         claims=frozenset(

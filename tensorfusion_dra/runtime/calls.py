@@ -1,4 +1,4 @@
-"""The kubelet's calls: how many are in flight, and a bound on those that wait.
+"""The number of the kubelet's calls in flight, and a bound on those that wait.
 
 A stopping process waits until no call is in flight, and work that nobody waits for is put off while
 one is. Each waiting call occupies a gRPC worker, so their number is bounded: however many calls
@@ -73,11 +73,9 @@ class WaitingCalls:
     """A bound that refuses further calls at once; the kubelet repeats them by itself."""
 
     def __init__(self, maximum: int, *, reason: str) -> None:
-        """Bound the calls.
-
-        Args:
-            maximum: Number of slots.
-            reason: Why calls wait, for error texts: ``wait for the API server``.
+        """Args:
+        maximum: Number of slots.
+        reason: Why calls wait, for error texts: ``wait for the API server``.
         """
         self._maximum = maximum
         self._reason = reason

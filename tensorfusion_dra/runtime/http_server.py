@@ -1,4 +1,4 @@
-"""HTTP server of a process's own pages: probes, metrics, status; and what its answers are made of.
+"""HTTP server for a process's own pages (probes, metrics, status), its requests and responses.
 
 Each connection carries one request and has a thread, as in the standard library. If there are too
 many, the oldest is cut: a probe sends its request at once, so it is answered beside clients that
@@ -169,7 +169,7 @@ class PageServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and let another request have the thread's place."""
+        """Answer, then free the thread for another request."""
         try:
             super().process_request_thread(request, client_address)
         finally:

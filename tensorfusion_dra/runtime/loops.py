@@ -49,11 +49,11 @@ class Wakeup:
         self._stop = Event()
 
     def wake(self) -> None:
-        """Have the loop go round once more, now or right after its present round."""
+        """Make the loop run again, now or right after its present round."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Have the loop end after its present round."""
+        """Make the loop end after its present round."""
         self._stop.set()
         self._woken.set()
 
@@ -77,7 +77,7 @@ class Wakeup:
 
 
 class LogThrottle:
-    """Decides whether a text is worth a line: it differs from the last one, or that one is old.
+    """Limits repeated log lines: a text is new if it differs from the last one, or that is old.
 
     Texts with different keys do not affect each other. For one thread.
     """
@@ -88,11 +88,9 @@ class LogThrottle:
         quiet_seconds: float = QUIET_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the time between equal lines.
-
-        Args:
-            quiet_seconds: Time after which the same text is logged again; math.inf for never.
-            clock: In seconds; must not go back.
+        """Args:
+        quiet_seconds: Time after which the same text is logged again; math.inf for never.
+        clock: In seconds; must not go back.
         """
         self._quiet_seconds = quiet_seconds
         self._clock = clock
@@ -108,7 +106,7 @@ class LogThrottle:
         return True
 
     def over(self, *, key: str = "") -> bool:
-        """Forget the last text, since its reason is over; return False if there was none."""
+        """Forget the last text, because its cause is gone; return False if there was none."""
         return self._logged.pop(key, None) is not None
 
     def keep_only(self, keys: Collection[str]) -> None:

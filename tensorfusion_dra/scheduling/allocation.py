@@ -34,12 +34,12 @@ from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunEr
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
     ClaimSpec,
-    Device,
     DeviceClass,
     DeviceId,
     Pool,
+    PublishedDevice,
+    PublishedSlice,
     SchedulingError,
-    Slice,
     Usage,
     Wanted,
 )
@@ -64,7 +64,7 @@ class Pick:
     """
 
     wanted: Wanted
-    device: Device
+    device: PublishedDevice
     consumed: Mapping[str, Quantity] | None = None
 
 
@@ -89,7 +89,7 @@ class Cluster:
         release: Minor version of the Kubernetes release whose scheduler allocates.
     """
 
-    slices: tuple[Slice, ...]
+    slices: tuple[PublishedSlice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
     release: int = NEWEST
@@ -174,7 +174,7 @@ class _Constraint:
         self._keeps_latest: Final = not self._is_match and release < 37
         self._values: Final[dict[str | int, Attribute]] = {}
 
-    def add(self, wanted: Wanted, device: Device) -> bool:
+    def add(self, wanted: Wanted, device: PublishedDevice) -> bool:
         """Add the device and return True, or return False if it violates the constraint."""
         if not self._concerns(wanted):
             return True
@@ -211,14 +211,12 @@ class _Search:
         usage: Usage,
         release: int,
     ) -> None:
-        """Prepare a search.
-
-        Args:
-            claims: The claims of one pod.
-            pools: The pools that the node can reach.
-            classes: Device classes by name.
-            usage: Devices and shares of other claims.
-            release: Minor version of the Kubernetes release.
+        """Args:
+        claims: The claims of one pod.
+        pools: The pools that the node can reach.
+        classes: Device classes by name.
+        usage: Devices and shares of other claims.
+        release: Minor version of the Kubernetes release.
         """
         self.reasons: Final[dict[DeviceId, str]] = {}
         self._claims: Final = claims
@@ -228,7 +226,7 @@ class _Search:
         self._release: Final = release
         self._candidates: Final = [device for pool in pools for device in pool.devices]
         self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
-        self._all: Final[dict[tuple[int, str], list[Device]]] = {}
+        self._all: Final[dict[tuple[int, str], list[PublishedDevice]]] = {}
         self._tried: Final[dict[DeviceId, set[int]]] = {}
         self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
         self._constraints: Final[list[list[_Constraint]]] = [
@@ -327,7 +325,7 @@ class _Search:
             raise _TooManyResults
         return False
 
-    def _fill_with(self, place: _Place, wanted: Wanted, device: Device) -> bool:
+    def _fill_with(self, place: _Place, wanted: Wanted, device: PublishedDevice) -> bool:
         """Return True if this device fits and all places after it can be filled."""
         undo = self._take(place, wanted, device)
         if undo is None:
@@ -341,7 +339,9 @@ class _Search:
                 undo()
         return done
 
-    def _take(self, place: _Place, wanted: Wanted, device: Device) -> Callable[[], None] | None:
+    def _take(
+        self, place: _Place, wanted: Wanted, device: PublishedDevice
+    ) -> Callable[[], None] | None:
         """Pick the device; return the function that undoes it, or None if it does not fit."""
         reason = self._unavailable(place.claim, wanted, device)
         if reason is None and not self._is_selectable(place.claim, wanted, device):
@@ -379,7 +379,7 @@ class _Search:
 
         return undo
 
-    def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
+    def _unavailable(self, claim: int, wanted: Wanted, device: PublishedDevice) -> str | None:
         if device.uses_counters:
             return "uses consumesCounters, which this scheduler does not support"
         tried = self._tried.get(device.id, set())
@@ -387,7 +387,7 @@ class _Search:
             return "in use by the same claim" if claim in tried else None
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
-    def _refusal(self, wanted: Wanted, device: Device) -> str | None:
+    def _refusal(self, wanted: Wanted, device: PublishedDevice) -> str | None:
         short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
         return None if short is None else short.text
 
@@ -396,7 +396,7 @@ class _Search:
         for constraint in self._constraints[claim]:
             constraint.remove(wanted)
 
-    def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
+    def _join(self, claim: int, wanted: Wanted, device: PublishedDevice) -> bool:
         """Add the device to all constraints and return True if every one allows it."""
         for index, constraint in enumerate(self._constraints[claim]):
             if constraint.add(wanted, device):
@@ -412,7 +412,7 @@ class _Search:
             return False
         return True
 
-    def _is_selectable(self, claim: int, wanted: Wanted, device: Device) -> bool:
+    def _is_selectable(self, claim: int, wanted: Wanted, device: PublishedDevice) -> bool:
         key = (claim, wanted.name, device.id)
         if key not in self._selectable:
             device_class = self._classes[wanted.device_class]
@@ -423,7 +423,7 @@ class _Search:
         return self._selectable[key]
 
 
-def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
+def _match(whose: str, expressions: Sequence[str], device: PublishedDevice) -> bool:
     for index, expression in enumerate(expressions):
         try:
             if not cel_evaluation.selector(expression).matches(device):

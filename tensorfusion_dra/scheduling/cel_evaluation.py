@@ -17,13 +17,13 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import cost, dialect, syntax
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel import cost, syntax, user_guide
+from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
+from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
-from tensorfusion_dra.scheduling.devices import Attribute, Device, slice_of
+from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice, slice_of
 
 missing = ""
 """Why nothing can be evaluated here; "" if it can. Some systems have no wheel of the library."""
@@ -119,7 +119,7 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     """
     own = [
         {"name": name, "number": number, **_FIELD_OF_KIND[kind]}
-        for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1)
+        for number, (name, kind) in enumerate(user_guide.ATTRIBUTES.items(), start=1)
     ]
     maps = [
         {
@@ -335,7 +335,7 @@ class Selector:
             text for texts in _TEXTS.findall(expression) for text in texts if text
         }
 
-    def matches(self, device: Device) -> bool:
+    def matches(self, device: PublishedDevice) -> bool:
         """Return True if the expression selects the device.
 
         Raises:
@@ -459,8 +459,7 @@ def type_errors(text: str) -> list[str]:
 def not_covered(found: Iterable[str]) -> str | None:
     """Return a function of Kubernetes that the library lacks, if this explains type errors."""
     undeclared = (_UNDECLARED.fullmatch(error) for error in found)
-    missing = (match[1] for match in undeclared if match and match[1] in NOT_COVERED)
-    return next(missing, None)
+    return next((match[1] for match in undeclared if match and match[1] in NOT_COVERED), None)
 
 
 def _errors(text: str) -> list[str]:
@@ -507,7 +506,7 @@ def _check(text: str, *, own: bool) -> list[str]:
     return []
 
 
-def _literal_errors(text: str, root: Node) -> Iterator[str]:
+def _literal_errors(text: str, root: SyntaxNode) -> Iterator[str]:
     """Yield an error for each literal that is no valid pattern, and each conversion that fails.
 
     The API server refuses them at creation, wherever they are: cel-go's validators of literals,
@@ -534,7 +533,7 @@ def _literal_errors(text: str, root: Node) -> Iterator[str]:
             yield f"{line}:{column}: {error}"[:_SHOWN]
 
 
-def _is_conversion(node: Node) -> bool:
+def _is_conversion(node: SyntaxNode) -> bool:
     """Return True for a call that converts a constant: a literal, or a conversion of one."""
     if node.form != "call" or node.text not in _CONVERSIONS or len(node.parts) != 1:
         return False

@@ -62,7 +62,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class PublishedCapacity:
     """One capacity of a device. Without a policy, a claim that does not name it consumes it all."""
 
     value: Quantity
@@ -70,8 +70,8 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
-    """A taint. It repels claims that do not tolerate it, unless its effect is ``None``."""
+class PublishedTaint:
+    """A taint; repels claims that do not tolerate it, unless its effect is ``None``."""
 
     key: str
     value: str = ""
@@ -87,7 +87,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class PublishedDevice:
     """One device of a slice.
 
     Attributes:
@@ -99,9 +99,9 @@ class Device:
 
     id: DeviceId
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    capacity: Mapping[str, PublishedCapacity] = field(default_factory=dict)
     is_shared: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[PublishedTaint, ...] = ()
     uses_counters: bool = False
 
     @property
@@ -122,7 +122,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class PublishedSlice:
     """One ResourceSlice.
 
     Attributes:
@@ -137,19 +137,19 @@ class Slice:
     pool: str
     generation: int
     expected_slices: int
-    devices: tuple[Device, ...]
+    devices: tuple[PublishedDevice, ...]
     node_name: str = ""
     all_nodes: bool = False
     node_selector: Document | None = None
     is_supported: bool = True
 
 
-def slice_of(document: Document) -> Slice:
+def slice_of(document: Document) -> PublishedSlice:
     """Parse a ResourceSlice that the API server accepted."""
     spec = document["spec"]
     pool = spec["pool"]
     driver, pool_name = spec["driver"], pool["name"]
-    return Slice(
+    return PublishedSlice(
         name=document["metadata"]["name"],
         driver=driver,
         pool=pool_name,
@@ -166,9 +166,9 @@ def slice_of(document: Document) -> Slice:
     )
 
 
-def newest(slices: Iterable[Slice]) -> Iterator[Device]:
+def newest(slices: Iterable[PublishedSlice]) -> Iterator[PublishedDevice]:
     """Yield the devices of each pool's newest generation, sorted by pool and name."""
-    of_pool: dict[str, list[Slice]] = {}
+    of_pool: dict[str, list[PublishedSlice]] = {}
     for item in slices:
         of_pool.setdefault(item.pool, []).append(item)
     for pool in sorted(of_pool):
@@ -177,19 +177,21 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         yield from sorted(chain.from_iterable(current), key=lambda device: device.id)
 
 
-def _device(identity: DeviceId, device: Document) -> Device:
-    return Device(
+def _device(identity: DeviceId, device: Document) -> PublishedDevice:
+    return PublishedDevice(
         id=identity,
         attributes={
             name: _attribute(value) for name, value in (device.get("attributes") or {}).items()
         },
         capacity={
-            name: Capacity(quantity.parse(entry["value"]), _policy(entry.get("requestPolicy")))
+            name: PublishedCapacity(
+                quantity.parse(entry["value"]), _policy(entry.get("requestPolicy"))
+            )
             for name, entry in (device.get("capacity") or {}).items()
         },
         is_shared=bool(device.get("allowMultipleAllocations")),
         taints=tuple(
-            Taint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
+            PublishedTaint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
             for taint in device.get("taints") or ()
         ),
         uses_counters=bool(device.get("consumesCounters")),
@@ -265,7 +267,7 @@ class Pool:
 
     driver: str
     name: str
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PublishedDevice, ...] = ()
     reason: str = ""
     is_incomplete: bool = False
 
@@ -273,7 +275,7 @@ class Pool:
         return f"{self.driver}/{self.name}"
 
 
-def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
+def gather(slices: Sequence[PublishedSlice], node: Document) -> list[Pool]:
     """Return the node's pools in the order in which the search tries them: by driver, then by name.
 
     dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.37.
@@ -283,7 +285,7 @@ def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
     Raises:
         SchedulingError: The nodeSelector of a slice is malformed.
     """
-    newest: dict[tuple[str, str], list[Slice]] = {}
+    newest: dict[tuple[str, str], list[PublishedSlice]] = {}
     for candidate in slices:
         is_near = (
             candidate.node_name == node["metadata"]["name"]
@@ -315,7 +317,7 @@ def selects_node(selector: Document | None, node: Document) -> bool:
         raise SchedulingError(f"node selector: {error}") from error
 
 
-def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
+def _pool(found: list[PublishedSlice], everywhere: Iterable[PublishedSlice]) -> Pool | None:
     first = found[0]
     if len(found) != first.expected_slices:
         same_pool = [
@@ -363,7 +365,7 @@ class Wanted:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     is_admin: bool = False
 
-    def repelling_taint(self, device: Device) -> Taint | None:
+    def repelling_taint(self, device: PublishedDevice) -> PublishedTaint | None:
         """Return the first taint that keeps the request from the device; None if there is none."""
         for taint in device.taints:
             if taint.repels and not node_fit.tolerated(asdict(taint), self.tolerations):
@@ -495,7 +497,7 @@ class Usage:
         return self._taken.get(device, {})
 
     def add(self, device: DeviceId, holder: Holder) -> None:
-        """Add what a claim has of the device."""
+        """Add the holder of a share, or of the whole device."""
         if holder.amounts is not None:
             self.take(device, {} if holder.is_admin else holder.amounts)
         elif not holder.is_admin:
@@ -581,8 +583,8 @@ class Rejection:
         subject: The same for all devices with this cause: a selector's term, the name of a
             capacity, a taint's key and value.
         text: With the values of this device.
-        beside: What would keep the device from the request even if it were free, such as
-            `` (tainted sick)``; "" for nothing. The text has it, too.
+        beside: Another reason, for which a free device would be rejected, too, such as `` (tainted
+            sick)``; "" for none. It is also in the text.
     """
 
     cause: Cause
@@ -591,7 +593,7 @@ class Rejection:
     beside: str = ""
 
 
-def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
+def consumed(requested: Amounts, capacity: Mapping[str, PublishedCapacity]) -> dict[str, Quantity]:
     """Return the amount that a request consumes of every capacity of a device.
 
     It consumes the default of a capacity that it does not name, or all of it without a default.
@@ -600,7 +602,7 @@ def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, 
 
 
 def shortage(
-    requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts
+    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts
 ) -> Rejection | None:
     """Return the first capacity for which a request does not fit next to the amounts taken.
 
@@ -629,7 +631,7 @@ def shortage(
     return None
 
 
-def _consumed(requested: Quantity | None, capacity: Capacity) -> Quantity:
+def _consumed(requested: Quantity | None, capacity: PublishedCapacity) -> Quantity:
     policy = capacity.policy
     if requested is None:
         default = None if policy is None else policy.default

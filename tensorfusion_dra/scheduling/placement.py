@@ -1,4 +1,4 @@
-"""Trial of a pod on every node: whether its claims get devices there, and what rejects each device.
+"""Trial of a pod on every node: whether its claims get devices, and why each device is rejected.
 
 Whether they do is decided by the allocation itself. Only for a node without a solution each of its
 devices is checked again, in the order of the search, to name the first check that it fails, in more
@@ -24,13 +24,13 @@ from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Cause,
-    Device,
     DeviceClass,
     DeviceId,
     Holder,
+    PublishedDevice,
+    PublishedSlice,
     Rejection,
     SchedulingError,
-    Slice,
     Usage,
     Wanted,
 )
@@ -42,7 +42,7 @@ _MISSING: Final = "missing"
 
 
 def rejection_of(
-    wanted: Wanted, device: Device, *, classes: Mapping[str, DeviceClass], used: Usage
+    wanted: Wanted, device: PublishedDevice, *, classes: Mapping[str, DeviceClass], used: Usage
 ) -> Rejection | None:
     """Return why a device cannot be allocated to a request; None if it can.
 
@@ -78,7 +78,9 @@ def rejection_of(
     return phase
 
 
-def is_of_class(wanted: Wanted, device: Device, *, classes: Mapping[str, DeviceClass]) -> bool:
+def is_of_class(
+    wanted: Wanted, device: PublishedDevice, *, classes: Mapping[str, DeviceClass]
+) -> bool:
     """Return True if the class of a request selects a device.
 
     A device that the class excludes, such as a network card for a request of GPUs, is no candidate
@@ -94,7 +96,7 @@ def is_of_class(wanted: Wanted, device: Device, *, classes: Mapping[str, DeviceC
     )
 
 
-def _failed(expression: str, device: Device) -> Iterator[Rejection]:
+def _failed(expression: str, device: PublishedDevice) -> Iterator[Rejection]:
     """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)
     if term is not None:
@@ -103,7 +105,7 @@ def _failed(expression: str, device: Device) -> Iterator[Rejection]:
         yield Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
 
 
-def _is_unhealthy(device: Device) -> bool:
+def _is_unhealthy(device: PublishedDevice) -> bool:
     return any(taint.key == names.TAINT_UNHEALTHY for taint in device.taints)
 
 
@@ -122,7 +124,7 @@ def _term(expression: str) -> Term | None:
         return None
 
 
-def result(term: Term, device: Device) -> bool | CelRunError:
+def result(term: Term, device: PublishedDevice) -> bool | CelRunError:
     """Return whether a part of a selector is true for a device, or its error."""
     try:
         return cel_evaluation.selector(term.expression).matches(device)
@@ -130,7 +132,7 @@ def result(term: Term, device: Device) -> bool | CelRunError:
         return error
 
 
-def failed_terms(term: Term, device: Device) -> Iterator[Rejection]:
+def failed_terms(term: Term, device: PublishedDevice) -> Iterator[Rejection]:
     """Yield the smallest parts that make a term not true."""
     outcome = result(term, device)
     if outcome is True:
@@ -148,12 +150,12 @@ def failed_terms(term: Term, device: Device) -> Iterator[Rejection]:
     )
 
 
-def values(lookup: Lookup, devices: Sequence[Device]) -> Counter[str]:
+def values(lookup: Lookup, devices: Sequence[PublishedDevice]) -> Counter[str]:
     """Return the number of devices by value of an attribute or capacity."""
     return Counter(_value(lookup, device) for device in devices)
 
 
-def _value(lookup: Lookup, device: Device) -> str:
+def _value(lookup: Lookup, device: PublishedDevice) -> str:
     qualified = f"{lookup.domain}/{lookup.name}"
     if lookup.map == syntax.ATTRIBUTES:
         attribute = device.attribute(qualified)
@@ -177,10 +179,10 @@ class TriedCard:
     Attributes:
         rejections: By the name of each request whose class selects the device; None if the device
             passes every check of the request.
-        note: What the allocation itself noted last of the device; "" for nothing.
+        note: Last reason of the allocation for rejecting the device; "" for none.
     """
 
-    device: Device
+    device: PublishedDevice
     rejections: Mapping[str, Rejection | None]
     holders: Sequence[Holder]
     note: str = ""
@@ -239,7 +241,7 @@ class Trial:
 
 
 class NodeClusters:
-    """Parts of a cluster that decide about one node.
+    """Parts of a cluster, each relevant to one node.
 
     An allocation reads every slice and every claim. For all nodes of a large cluster that takes the
     square of its size, so each node gets a cluster with only the pools it can reach and the claims
@@ -249,7 +251,7 @@ class NodeClusters:
     def __init__(self, whole: Cluster) -> None:
         self.whole: Final = whole
         self._pools: Final[dict[str, set[_PoolKey]]] = {}
-        self._slices: Final[dict[_PoolKey, list[Slice]]] = {}
+        self._slices: Final[dict[_PoolKey, list[PublishedSlice]]] = {}
         self._claims: Final[dict[_PoolKey, list[Document]]] = {}
         for item in whole.slices:
             key = item.driver, item.pool
@@ -280,7 +282,7 @@ def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
     """Return the outcome of one node.
 
     Args:
-        near: The part of the cluster that decides about this node.
+        near: Slices of the pools that this node reaches, and claims on their devices.
     """
     name = str(node["metadata"]["name"])
     try:
@@ -339,9 +341,9 @@ def number_of_devices(claims: Iterable[Document]) -> int | None:
 
 
 def number_of_cards(claims: Iterable[Document]) -> int:
-    """Return how many different devices a node needs for the claims; several may share the others.
+    """Return the number of different devices that the claims need on a node.
 
-    A request needs as many as its count, and as many requests as a distinctAttribute names.
+    That is the largest count of a request, or the sum over requests that a distinctAttribute names.
     """
     most = 0
     for spec in map(devices.claim_of, claims):

@@ -1,4 +1,4 @@
-"""Files of claims on the host: those that other programs read, and those that containers need.
+"""Files of claims on the host, for other programs and for containers.
 
 ClaimFiles are the CDI specs, limits documents and metadata of devices, HostFiles the files, sockets
 and folders of enforcers.

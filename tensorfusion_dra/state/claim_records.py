@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
@@ -42,7 +42,7 @@ class DamageError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class FoundRecords:
     """The records in a folder.
 
     Attributes:
@@ -108,19 +108,19 @@ def read(path: Path) -> PreparedClaim:
     return claim
 
 
-def read_folder(folder: Path) -> Found:
+def read_folder(folder: Path) -> FoundRecords:
     """Return what is in the folder, sorted by UID; call it while nobody changes it.
 
     Raises:
         FatalError: A newer release wrote one of the files.
         OSError: The folder or a file cannot be read; a damaged file is no error.
     """
-    found = Found()
+    found = FoundRecords()
     files = sorted(os.listdir(folder)) if folder.exists() else []  # noqa: PTH208 - many names
     # A claim's .new comes after its .json.
     for path in (folder / name for name in files if name.endswith((WRITTEN, NEW))):
         uid, is_new = path.stem, path.suffix == NEW
-        if not claims.is_uid(uid):
+        if not claim_rules.is_uid(uid):
             continue
         try:
             found.claims[uid] = read(path)

@@ -44,7 +44,7 @@ from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, claim_records
-from tensorfusion_dra.state.claim_records import NEW, WRITTEN, Found
+from tensorfusion_dra.state.claim_records import NEW, WRITTEN, FoundRecords
 from tensorfusion_dra.state.file_lock import FileLock
 
 log = structlog.get_logger()
@@ -112,7 +112,7 @@ class Transaction:
     def remove(self, claim_uid: str) -> None:
         """Remove the record, damaged or not, and divide its devices again.
 
-        Even if there is none: another call may have removed it, whose flush is still to come.
+        Also if there is none: another call may have removed it without a flush yet.
         """
         self.written.pop(claim_uid, None)
         self.removed.add(claim_uid)
@@ -130,7 +130,7 @@ class Transaction:
         ]
 
     def _taken_out(self, claim_uid: str) -> tuple[Devices, Devices]:
-        """Take a record out; return its devices if it was damaged, and those of its shares."""
+        """Remove a record; return its devices if it was damaged, and those of its shares."""
         claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
         return self.damaged.pop(claim_uid, frozenset()), devices
@@ -259,7 +259,8 @@ class ClaimStore:
                     self.restored += 1
 
     def dismiss(self, claim_uid: str) -> None:
-        """Count a claim no longer of which only files are left: it is gone at the API server."""
+        """Stop counting a claim of which only files are left, because it is gone at the API
+        server."""
         with self.transaction() as step:
             if not (self._folder / f"{claim_uid}{WRITTEN}").exists():
                 self._dismissed.add(claim_uid)
@@ -286,7 +287,7 @@ class ClaimStore:
             self._known, _ = self._scanned()
         return self._known
 
-    def _scanned(self) -> tuple[_Known, Found]:
+    def _scanned(self) -> tuple[_Known, FoundRecords]:
         found = claim_records.read_folder(self._folder)
         self._unflushed = set(found.unflushed)
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
@@ -427,7 +428,7 @@ def _write_new(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> FoundRecords:
     """Return the records in a driver's data folder, beside a node plugin that may be running.
 
     Nothing is changed. The limits of the claims are to be computed: see lending.divided().
@@ -439,7 +440,7 @@ def read(folder: Path) -> Found:
     try:
         _refuse_old(folder)
         if not (folder / LOCK).exists():
-            return Found()
+            return FoundRecords()
         with closing(FileLock(folder / LOCK, wait_seconds=_WAIT_SECONDS)) as lock, lock.exclusive():
             return claim_records.read_folder(folder / FOLDER)
     except OSError as error:

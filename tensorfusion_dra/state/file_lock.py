@@ -45,8 +45,9 @@ class FileLock:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    text = f"held by another instance for {self._wait_seconds:g} s"
-                    raise TimeoutError(text) from None
+                    raise TimeoutError(
+                        f"held by another instance for {self._wait_seconds:g} s"
+                    ) from None
                 time.sleep(_POLL_SECONDS)
         try:
             yield

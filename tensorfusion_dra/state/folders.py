@@ -4,8 +4,8 @@ Containers write into the folders of their claims, and root in a container may g
 what is in it to another user. This driver is root without capabilities, so it may be unable to read
 or empty such a folder. It can always rename the folder, whose parent no container sees, but only
 within that parent: a move into another one would change the folder itself. So ``claims/uid-a``
-becomes ``claims/.<random>.removed`` at once, and is deleted later as far as possible. What is left
-takes no share and no name, and the next start of the pod deletes it (docs/adr/0041).
+becomes ``claims/.<random>.removed`` at once, and is deleted later as far as possible. The rest
+occupies no share and no name, and the next start of the pod deletes it (docs/adr/0041).
 
 A container may still have the folder mounted and change it during the deletion. So every entry is
 deleted relative to an open folder, and symbolic links are never followed. A tree may be deeper than
@@ -130,8 +130,7 @@ def _deleted(name: str, top: int) -> Iterator[None]:
             for child in entries:
                 yield
                 if not _is_deleted(child.name, inner):
-                    moved = secrets.token_hex(16)
-                    os.rename(child.name, moved, src_dir_fd=inner, dst_dir_fd=top)
+                    os.rename(child.name, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=top)

@@ -1,4 +1,4 @@
-"""JSON files with what the driver knew when it was stopped: its cards, the verdicts on limits."""
+"""JSON files with the state of the driver when it stopped: its cards, the verdicts on limits."""
 
 import json
 from collections.abc import Mapping
@@ -53,7 +53,6 @@ class SavedState:
         """
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            content = json.dumps(record).encode()
-            atomic.write(self._file, content, mode=_MODE, durable=self._durable)
+            atomic.write(self._file, json.dumps(record).encode(), mode=_MODE, durable=self._durable)
         except OSError as error:
             raise RetryableError(f"saved state {self._file}: {error.strerror}") from error

@@ -20,9 +20,9 @@ def reason(path: str) -> str:
     """Return why nothing accepts connections on a socket; "" if a process does.
 
     Connect and close the connection at once; send nothing and never wait. A socket's file is no
-    sign of life: it stays after its process was killed, and that of the MPS control daemon stays
-    after a proper `quit` as well. Only a connection shows whether a process listens. It works
-    through a read-only mount and from another network namespace.
+    evidence: it stays after its process was killed, and that of the MPS control daemon stays after
+    a proper `quit` as well. Only a connection shows whether a process listens. It works through a
+    read-only mount and from another network namespace.
 
     Args:
         path: Of the socket's file; at most 107 bytes, which is the kernel's limit.

@@ -1,4 +1,4 @@
-"""Verdicts on admission requests: reads what decides about them, and applies the rules in core.
+"""Decisions on admission requests: reads the relevant objects and applies the rules in core.
 
 Pods get their share, claims their content, within the quotas of their namespace.
 """
@@ -16,8 +16,8 @@ from tensorfusion_dra.core.admission import (
     claim_admission,
     class_admission,
     dialects,
-    findings,
     pod_admission,
+    pod_findings,
     pod_request,
     quota,
 )
@@ -26,7 +26,7 @@ from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
 from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequest
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import Pods
@@ -36,7 +36,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
 from tensorfusion_dra.driver.ports import Objects
 
@@ -211,7 +211,7 @@ class AdmissionRules:
     enforces_hard: bool = False
     names_containers: bool = False
 
-    def pod(self, asked: Review) -> Verdict:
+    def pod(self, asked: Review) -> Decision:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
         pod, annotations, wait_seconds = asked.document, asked.annotations, asked.wait_seconds
         if not asked.is_creation or not pod_request.requests_gpu(annotations):
@@ -220,17 +220,17 @@ class AdmissionRules:
         try:
             found = self._resolve(wanted, enabled=wanted.enabled)
             if not found.enabled:
-                of_pod = findings.without_effect(pod) if found.enabled is None else ()
+                of_pod = pod_findings.without_effect(pod) if found.enabled is None else ()
                 warnings = tuple(f"{each.found}; {each.remedy}" for each in of_pod)
                 self._tell(asked, review.controller(pod, asked.namespace), warnings)
-                return Verdict(warnings=warnings)
+                return Decision(warnings=warnings)
             if self.quotas and not wanted.whole:
                 quotas = of_namespace(_items(self.quotas), asked.namespace)
                 if added := quota.defaults(quotas, annotations):
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
-            errors = [*wanted.errors, *(() if wanted.has_amounts else findings.mixed(pod))]
+            errors = [*wanted.errors, *(() if wanted.has_amounts else pod_findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
@@ -238,12 +238,12 @@ class AdmissionRules:
                 # The CEL library takes 20 MB of memory.
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                if text := cel_evaluation.refusal(dialect.translate(selector)):
+                if text := cel_evaluation.refusal(user_guide.translate(selector)):
                     where = pod_request.path_of(annotation)
                     errors.append(FieldError(where, Reason.INVALID, text))
             errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
             if errors:
-                return Verdict(errors=errors)
+                return Decision(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not self.has_priority_class(priority, wait_seconds):
@@ -258,7 +258,7 @@ class AdmissionRules:
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
-        return Verdict(
+        return Decision(
             changed=pod_admission.admitted(
                 pod,
                 wanted,
@@ -307,28 +307,28 @@ class AdmissionRules:
                 warnings += at_present.warnings(choices, cards, pool=found.name)
         return list(dict.fromkeys(warnings))
 
-    def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
-        """Translate a new pod from a dialect, for the review of the translated pod that follows."""
+    def dialect(self, dialect: Dialect, asked: Review) -> Decision:
+        """Translate a new pod from a dialect; its translation is then reviewed like any pod."""
         if not asked.is_creation:
             return PASSED
         pod = untyped_json.copied(asked.document)
         translated = dialects.translate(pod, {dialect})
         if refused := translated.refusals:
-            return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
+            return Decision(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
         if not translated.annotations:
             return PASSED
         dialects.apply(pod, translated)
         words = [f"{each.key}: {each.text}" for each in translated.matches]
-        return Verdict(
+        return Decision(
             changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in translated.notes)]
         )
 
-    def claim(self, asked: Review) -> Verdict:
+    def claim(self, asked: Review) -> Decision:
         """Fill a new claim: from Tensor Fusion's template with its pod's request, then with the
         amounts of its DeviceClasses.
 
-        A pod exists before its claim does. If the pod is missing, it is gone for good and the claim
-        is not needed, so the claim is refused. The claim controller treats that like any failure.
+        A pod exists before its claim. If the pod is missing, it was deleted and the claim is not
+        needed, so the claim is refused. The claim controller handles that like any failure.
         """
         if not asked.is_creation:
             return PASSED
@@ -342,7 +342,7 @@ class AdmissionRules:
             return review.unavailable(error)
         return _checked_limits(asked, found, classes)
 
-    def _of_pod(self, asked: Review) -> Verdict:
+    def _of_pod(self, asked: Review) -> Decision:
         try:
             ref = claim_admission.owner(asked.document, asked.namespace)
         except InputError as error:
@@ -358,8 +358,8 @@ class AdmissionRules:
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
 
-    def _of_classes(self, asked: Review, claim: Item, classes: Classes) -> Verdict | None:
-        """Return a verdict on a claim that its classes change or refuse; None for another one.
+    def _of_classes(self, asked: Review, claim: Item, classes: Classes) -> Decision | None:
+        """Return a decision on a claim that its classes change or refuse; None for another one.
 
         Raises:
             RetryableError: A class, or what is read for it, is not known at present.
@@ -380,15 +380,15 @@ class AdmissionRules:
                 owner = claim_admission.owner(claim, asked.namespace)
                 pod = self.pods.find(owner, wait_seconds=wait_seconds) or {}
                 if errors := [*class_admission.named_by_containers(pod, claim, apart)]:
-                    return Verdict(errors=errors)
+                    return Decision(errors=errors)
         try:
             filled = class_admission.filled(claim, classes, apart, splits=splits)
         except DriverError as error:
             return _refused("spec.devices.requests", str(error))
-        return Verdict(changed=filled) if filled != claim else None
+        return Decision(changed=filled) if filled != claim else None
 
     def warn_unnamed(self, asked: Review) -> None:
-        """Have the pod of a new claim warned if none of its containers names the claim."""
+        """Warn the pod of a new claim if none of its containers names the claim."""
         annotations = asked.annotations
         entry = annotations.get(resource_claims.POD_CLAIM_ANNOTATION)
         # A claim of the template was filled here, and the webhook has containers name it.
@@ -399,25 +399,25 @@ class AdmissionRules:
             owner = claim_admission.owner(asked.document, asked.namespace)
             seconds = min(asked.wait_seconds, _WARNING_SECONDS)
             pod = self.pods.find(owner, wait_seconds=seconds)
-            found = findings.unnamed(pod, [entry]) if pod else ()
+            found = pod_findings.unnamed(pod, [entry]) if pod else ()
             if warnings := [f"{each.subject}: {each.found}" for each in found]:
                 self.on_warnings(owner.as_reference(), warnings)
 
-    def parameters(self, asked: Review) -> Verdict:
+    def parameters(self, asked: Review) -> Decision:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         errors = claim_admission.errors(
             asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
         )
-        verdict = Verdict(errors=tuple(errors))
+        decision = Decision(errors=tuple(errors))
         if asked.is_creation and asked.kind != claim_admission.CLASS:
             with suppress(RetryableError):  # not known yet; the node compares the limits again
-                return _checked_limits(asked, verdict, parsed_classes(self.classes))
-        return verdict
+                return _checked_limits(asked, decision, parsed_classes(self.classes))
+        return decision
 
-    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Verdict:
-        """Return a verdict that fills the claim with its pod's request.
+    def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Decision:
+        """Return a decision that fills the claim with its pod's request.
 
         Raises:
             InputError: The pod's annotations, its pool or the claim are invalid.
@@ -452,7 +452,7 @@ class AdmissionRules:
         containers = pod_admission.containers(pod, wanted)
         warnings = self._warnings(pod, several, containers, found, namespace=asked.namespace)
         self._tell(asked, ref.as_reference(), warnings)
-        return Verdict(changed=filled)
+        return Decision(changed=filled)
 
     def _tell(self, asked: Review, about: Mapping[str, str], warnings: Sequence[str]) -> None:
         if about and warnings and not asked.dry_run:
@@ -500,7 +500,7 @@ class AdmissionRules:
             for annotation, selector in wanted.selectors.items():
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                text, count = dialect.translate(selector), cards.number()
+                text, count = user_guide.translate(selector), cards.number()
                 try:
                     selections.append(cel_evaluation.selecting(text, count=count))
                 except InputError as error:
@@ -523,7 +523,7 @@ def _items(objects: Objects) -> Sequence[Item]:
 
 
 def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
-    """Return what each DeviceClass says to this driver, without those that no node accepts."""
+    """Return each DeviceClass's parameters for this driver, without those that no node accepts."""
     found = {}
     for each in _items(classes):
         with suppress(ParameterError):
@@ -531,14 +531,14 @@ def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
     return found
 
 
-def _checked_limits(asked: Review, verdict: Verdict, classes: Classes) -> Verdict:
-    """Return the verdict on a new claim or template, or the refusal of its limits.
+def _checked_limits(asked: Review, decision: Decision, classes: Classes) -> Decision:
+    """Return the decision on a new claim or template, or the refusal of its limits.
 
     No node prepares a claim with a limit, of its own or of its classes, below the request.
     """
-    if verdict.errors:
-        return verdict
-    claim, path = verdict.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+    if decision.errors:
+        return decision
+    claim, path = decision.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
     if asked.kind != "ResourceClaim":
         claim = as_map(claim.get("spec"))
     where = ".".join((*path[:-1], "requests"))
@@ -546,12 +546,12 @@ def _checked_limits(asked: Review, verdict: Verdict, classes: Classes) -> Verdic
         errors = [*claim_admission.below_request(claim, where, classes)]
     except DriverError as error:
         return _refused("", str(error))
-    return Verdict(errors=errors) if errors else verdict
+    return Decision(errors=errors) if errors else decision
 
 
 def of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:
     return [each for each in objects if each["metadata"]["namespace"] == namespace]
 
 
-def _refused(path: str, error: InputError | str) -> Verdict:
-    return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
+def _refused(path: str, error: InputError | str) -> Decision:
+    return Decision(errors=[FieldError(path, Reason.INVALID, str(error))])

@@ -109,8 +109,7 @@ def _end_of_validity(server: ssl.SSLContext, certificate: Path) -> datetime | No
         for side in (asking, answering, asking):
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
-        shown = asking.getpeercert() or {}
-        found = ssl.cert_time_to_seconds(str(shown["notAfter"]))
+        found = ssl.cert_time_to_seconds(str((asking.getpeercert() or {})["notAfter"]))
     except (OSError, ValueError, KeyError):
         return None
     return datetime.fromtimestamp(found, UTC)

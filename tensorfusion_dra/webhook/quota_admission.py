@@ -1,4 +1,4 @@
-"""Verdicts on claims in namespaces with a GPUResourceQuota.
+"""Decisions on claims in namespaces with a GPUResourceQuota.
 
 A claim is admitted in these steps, of which one review at a time takes the first four:
 
@@ -6,8 +6,8 @@ A claim is admitted in these steps, of which one review at a time takes the firs
       ^                                                   │
       └──────────── another replica was faster ───────────┘
 
-Quotas come first: a reservation that another replica has dropped since then is of a claim that is
-in the list. What cannot be read, reached or reserved in the time of the review is refused.
+Quotas are read first: if another replica drops a reservation after that, its claim is in the list.
+A claim is refused if something cannot be read or reserved in the time of the review.
 """
 
 import time
@@ -30,13 +30,14 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.projection import Projection
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.webhook.admission import of_namespace, parsed_classes
 
 Item = Mapping[str, Any]
 
 _MAX_SEEN: Final = 1000
+_STRANGER_WRITE_SECONDS: Final = 1.0
 
 
 class ClaimReader(Protocol):
@@ -89,9 +90,9 @@ class QuotaAdmission:
     """Rule for claims in namespaces with a quota, as they are created and when their annotations
     change; safe for all threads.
 
-    Whoever reaches the webhook can post reviews. Only the API server, and who may read the pods of
-    a namespace, know the UID of a pod there. The refusal of a claim of no such pod does not tell
-    what other claims have, and core/admission/reservations.py says for how long it counts.
+    Anybody who reaches the webhook can post reviews, but the UID of a pod is known only to the API
+    server and to readers of the namespace. The refusal of a claim without such a UID does not
+    reveal what other claims have; core/admission/reservations.py says for how long it counts.
     """
 
     def __init__(
@@ -123,10 +124,10 @@ class QuotaAdmission:
         self._sleep = sleep
         self._guard = Lock()  # guards all below
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        self._seen: dict[tuple[str, float], None] = {}
-        """Reservations whose claims were seen with their amounts, oldest first."""
+        self._seen: dict[tuple[str, float], quota.Amounts] = {}
+        """Of reservations whose claims were seen with their amounts, oldest first."""
 
-    def claim(self, asked: Review) -> Verdict:
+    def claim(self, asked: Review) -> Decision:
         """Refuse a claim, or a change of it, for which its namespace's quotas leave too little."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
@@ -142,7 +143,7 @@ class QuotaAdmission:
             return review.unavailable(error)
         except DriverError as error:
             errors = [str(error)]
-        return Verdict(
+        return Decision(
             errors=tuple(
                 FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors
             )
@@ -199,6 +200,8 @@ class QuotaAdmission:
                 new = reservations.of_claim(
                     asked.document, amounts, before, is_trusted=is_trusted, now=self._clock()
                 )
+                if not is_trusted:  # the claim has to be stored within STRANGER_SECONDS
+                    ends = min(ends, time.monotonic() + _STRANGER_WRITE_SECONDS)
                 if self._write(quotas, {**others, _uid(asked): new}, ends):
                     break
         now = self._clock()
@@ -230,8 +233,8 @@ class QuotaAdmission:
                 name, charged = others.get(uid, (each.name, {}))
                 both = reservations.most(charged, each.amounts)
                 if both == charged:
-                    self._seen[uid, each.ends_at] = None
-                if (uid, each.ends_at) not in self._seen:  # else it may be deleted since
+                    self._seen[uid, each.ends_at] = each.amounts
+                if not self._is_seen(uid, each):  # else it may be deleted since
                     others[uid] = name, both
             for oldest in [*self._seen][:-_MAX_SEEN]:
                 del self._seen[oldest]
@@ -253,11 +256,13 @@ class QuotaAdmission:
     def _write(self, quotas: Sequence[Item], found: Mapping[str, Reservation], ends: float) -> bool:
         """Write reservations into the first quota; return False if another replica was faster."""
         with self._guard:
-            kept = {
-                uid: each for uid, each in found.items() if (uid, each.ends_at) not in self._seen
-            }
+            kept = {uid: each for uid, each in found.items() if not self._is_seen(uid, each)}
         first = min(quotas, key=lambda each: str(each["metadata"]["name"]))
         return self._store.annotate(first, reservations.text_of(kept), wait_seconds=_left(ends))
+
+    def _is_seen(self, uid: str, reserved: Reservation) -> bool:
+        """Return True if the claim was seen with these amounts; two changes may end at one time."""
+        return self._seen.get((uid, reserved.ends_at)) == reserved.amounts
 
     def _withdraw(self, asked: Review, ends: float) -> None:
         """Remove the claim's reservation.
@@ -275,7 +280,7 @@ class QuotaAdmission:
 
     @contextmanager
     def _alone(self, namespace: str, ends: float) -> Iterator[None]:
-        """Let one review of a namespace decide at a time inside the block."""
+        """Run the block for one review of a namespace at a time."""
         with self._guard:
             lock = self._locks.setdefault(namespace, Lock())
         if not lock.acquire(timeout=_left(ends)):

@@ -14,7 +14,7 @@ import structlog
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
+from tensorfusion_dra.core.kubernetes.review import Decision, Review, ReviewError, ReviewOutcome
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import AdmissionRules
@@ -36,14 +36,14 @@ _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
 """The API server passes the configuration's timeoutSeconds, 1 to 30, as a query parameter."""
 _EVENTS: Final = {
-    Outcome.PASSED: (logging.DEBUG, "review_passed"),
-    Outcome.CHANGED: (logging.INFO, "review_changed"),
-    Outcome.DENIED: (logging.INFO, "review_denied"),
-    Outcome.UNAVAILABLE: (logging.WARNING, "review_unavailable"),
+    ReviewOutcome.PASSED: (logging.DEBUG, "review_passed"),
+    ReviewOutcome.CHANGED: (logging.INFO, "review_changed"),
+    ReviewOutcome.DENIED: (logging.INFO, "review_denied"),
+    ReviewOutcome.UNAVAILABLE: (logging.WARNING, "review_unavailable"),
 }
 
 
-Rule = Callable[[Review], Verdict]
+Rule = Callable[[Review], Decision]
 
 
 class Reviews:
@@ -54,21 +54,19 @@ class Reviews:
         admission: AdmissionRules,
         quotas: QuotaAdmission,
         *,
-        on_review: Callable[[str, Outcome, float], None],
+        on_review: Callable[[str, ReviewOutcome, float], None],
     ) -> None:
-        """Map each path to the rule for its objects.
-
-        Args:
-            on_review: Called before each answer, by any thread, with the object's kind, the outcome
-                and the seconds since the request arrived; returns at once.
+        """Args:
+        on_review: Called before each answer, by any thread, with the object's kind, the outcome
+            and the seconds since the request arrived; returns at once.
         """
         self._on_review: Final = on_review
 
-        def claim_within_quotas(asked: Review) -> Verdict:
-            verdict = quotas.claim(asked)
-            if not verdict.errors:
+        def claim_within_quotas(asked: Review) -> Decision:
+            decision = quotas.claim(asked)
+            if not decision.errors:
                 admission.warn_unnamed(asked)
-            return verdict
+            return decision
 
         # The API server converts other versions of an object into the one of the configuration.
         claims = {(RESOURCE_GROUP, "v1", "ResourceClaim")}
@@ -87,7 +85,7 @@ class Reviews:
     def respond(self, request: Request) -> Response:
         """Return the answer to an HTTP request.
 
-        A request that cannot be read gets an HTTP error instead of a verdict. Then the failure
+        A request that cannot be read gets an HTTP error instead of a decision. Then the failure
         policy of the webhook's configuration decides.
         """
         waited = time.monotonic() - request.arrived
@@ -116,23 +114,23 @@ class Reviews:
                 HTTPStatus.BAD_REQUEST,
                 f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}",
             )
-        outcome = Outcome.FAILED
+        outcome = ReviewOutcome.FAILED
         try:
-            verdict = rule(parsed)
-            outcome = review.outcome(verdict)
+            decision = rule(parsed)
+            outcome = review.outcome(decision)
         finally:
             seconds = time.monotonic() - request.arrived
             self._on_review(parsed.kind, outcome, seconds)
         facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
         level, event = _EVENTS[outcome]
-        if outcome is not Outcome.PASSED or verdict.warnings:
-            facts["warnings"], level = list(verdict.warnings), max(level, logging.INFO)
-        if verdict.errors:
-            facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
+        if outcome is not ReviewOutcome.PASSED or decision.warnings:
+            facts["warnings"], level = list(decision.warnings), max(level, logging.INFO)
+        if decision.errors:
+            facts["error"] = "; ".join(map(str, decision.errors))[:1000]
         log.log(level, event, **facts)
         return Response(
             status=HTTPStatus.OK,
-            body=json.dumps(review.answer(parsed, verdict)).encode(),
+            body=json.dumps(review.answer(parsed, decision)).encode(),
             content_type="application/json",
         )
 
@@ -140,8 +138,7 @@ class Reviews:
 def _answer_seconds(query: str) -> float:
     """Return how long the API server waits, less a margin for the answer's way back."""
     found = _TIMEOUT.search(query)
-    seconds = min(float(found[1]), _MAX_SECONDS) if found else _SECONDS
-    return seconds - _MARGIN_SECONDS
+    return (min(float(found[1]), _MAX_SECONDS) if found else _SECONDS) - _MARGIN_SECONDS
 
 
 def _error(status: HTTPStatus, text: str) -> Response:

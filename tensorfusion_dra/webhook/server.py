@@ -1,6 +1,6 @@
-"""HTTPS server for reviews, whose clients may be slow, silent, many and anybody.
+"""HTTPS server for reviews; its clients may be slow, silent, many and unknown.
 
-uvicorn speaks HTTP/1.1 with each client; here is who may stay connected, and what is held for whom:
+uvicorn speaks HTTP/1.1 with each client; this module bounds connections and memory:
 
     accepted ──> TLS handshake ──> idle ──> body arrives ──> waits for its turn ──> worked on
                                      ^                                                  v
@@ -44,7 +44,7 @@ from tensorfusion_dra.runtime.http_server import (
     listener,
     text_response,
 )
-from tensorfusion_dra.webhook.turns import Place, Turns
+from tensorfusion_dra.webhook.turns import QueuedRequest, Turns
 
 log = structlog.get_logger()
 
@@ -137,8 +137,8 @@ class _Connection(SSLProtocol):
             in its handshake only after half as many others have come as there may be.
         awaited_since: When its request began to arrive, then when its answer was ready.
         is_known: True once a review was answered on it. Requests that were refused do not count.
-        place: That of its request among those that have arrived; None if it has none. Without a
-            worker it may have to give way.
+        place: Its request in the queue; None if none has arrived. Without a worker it may have to
+            give way.
     """
 
     max_size = _PIECE_BYTES  # of the buffer for reading, 256 KiB by itself
@@ -146,7 +146,7 @@ class _Connection(SSLProtocol):
     address = namespace = ""
     awaited_since = math.inf
     is_known = False
-    place: Place | None = None
+    place: QueuedRequest | None = None
     turns: Turns
 
     def __init__(self, server: "ReviewServer", config: Config) -> None:
@@ -403,7 +403,7 @@ class ReviewServer:
         loop, body = asyncio.get_running_loop(), request.body
         threads, connection.turns = self._small if is_small(body) else self._large
         turn: asyncio.Future[None] = loop.create_future()
-        place = connection.place = Place(
+        place = connection.place = QueuedRequest(
             address=connection.address,
             namespace=connection.namespace,
             size=len(body) + untyped_json.elements(body) * _ELEMENT_BYTES,

@@ -1,7 +1,8 @@
-"""Order in which requests get the few workers: each address has its turn, there each namespace.
+"""Order in which requests get workers: by address in turn, then by namespace in turn.
 
-Whoever sends many requests waits for its own. The namespaces of the API server's requests have
-equal parts of its workers. A stranger may name any namespace, and has the turns of its own address.
+A client that sends many requests delays only itself. The namespaces of the API server's requests
+have equal parts of its workers. A stranger may name any namespace, but only gets the turns of its
+own address.
 
 Example: address A waits with three requests of namespace a and one of b, address B with one of a.
 The order is A/a, B/a, A/b, A/a, A/a.
@@ -13,8 +14,8 @@ from typing import Final
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Place:
-    """A request's place among those that wait for a worker or have one.
+class QueuedRequest:
+    """A request that waits for a worker or has one.
 
     Attributes:
         namespace: As the request says; "" if it says none.
@@ -38,33 +39,31 @@ class Turns:
     """
 
     def __init__(self, workers: int, *, most_bytes: int) -> None:
-        """Start without requests.
-
-        Args:
-            workers: Number of requests that are worked on at a time.
-            most_bytes: Largest size of them together; a larger one is worked on alone.
+        """Args:
+        workers: Number of requests that are worked on at a time.
+        most_bytes: Largest size of them together; a larger one is worked on alone.
         """
         self._workers: Final = workers
         self._most_bytes: Final = most_bytes
-        self._working: Final[list[Place]] = []
+        self._working: Final[list[QueuedRequest]] = []
         # By address, then by namespace; at each level the one that had its turn last is the last.
-        self._waiting: Final[dict[str, dict[str, list[Place]]]] = {}
+        self._waiting: Final[dict[str, dict[str, list[QueuedRequest]]]] = {}
 
-    def wait(self, place: Place) -> None:
+    def wait(self, request: QueuedRequest) -> None:
         """Put a request behind those of its namespace."""
-        rows = self._waiting.setdefault(place.address, {})
-        rows.setdefault(place.namespace, []).append(place)
+        rows = self._waiting.setdefault(request.address, {})
+        rows.setdefault(request.namespace, []).append(request)
         self._start()
 
-    def done(self, place: Place) -> None:
-        """Let others have the worker of a request."""
-        self._working.remove(place)
+    def done(self, request: QueuedRequest) -> None:
+        """Free the worker of a request."""
+        self._working.remove(request)
         self._start()
 
-    def refuse(self, place: Place) -> None:
-        """Take out a request that waits."""
-        self._take(place)
-        place.on_turn()
+    def refuse(self, request: QueuedRequest) -> None:
+        """Remove a request that waits."""
+        self._take(request)
+        request.on_turn()
         self._start()
 
     def _start(self) -> None:
@@ -80,7 +79,7 @@ class Turns:
             found.has_worker = True
             found.on_turn()
 
-    def _first(self) -> Place | None:
+    def _first(self) -> QueuedRequest | None:
         """Return the request whose turn it is; None if there is none that may have a worker."""
         if len(self._working) < self._workers:
             of_address, of_namespace = max(1, self._workers * 3 // 4), max(1, self._workers // 4)
@@ -91,11 +90,11 @@ class Turns:
                         return row[0]
         return None
 
-    def _take(self, place: Place) -> None:
-        """Take a request out of its row, and remove rows that are empty."""
-        rows = self._waiting[place.address]
-        rows[place.namespace].remove(place)
-        if not rows[place.namespace]:
-            del rows[place.namespace]
+    def _take(self, request: QueuedRequest) -> None:
+        """Remove a request from its row, and rows that are empty."""
+        rows = self._waiting[request.address]
+        rows[request.namespace].remove(request)
+        if not rows[request.namespace]:
+            del rows[request.namespace]
         if not rows:
-            del self._waiting[place.address]
+            del self._waiting[request.address]

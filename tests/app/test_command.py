@@ -16,23 +16,15 @@ import yaml
 
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.shared import version
-from tests.app.cel.test_cel_command import two_nodes
 from tests.app.doctor.here import put_prepared_claim
 from tests.guard import sitecustomize as path_guard
-from tests.support import forks, markdown
-from tests.support.forks import Ended
+from tests.support import markdown
+from tests.support.cel_command import two_nodes
+from tests.support.forks import Ended, command
 from tests.support.installed_packages import install
 from tests.support.markdown import ROOT, Command
 
 Capture = pytest.CaptureFixture[str]
-
-
-def command(*arguments: str, **environment: str) -> Ended:
-    """Run the command in a process of its own."""
-    guarded = path_guard.environment({"PATH": "/usr/bin:/bin", **environment})
-    return forks.run(*arguments, environment=guarded)
-
-
 Run = Callable[..., Ended]
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.app.cel.test_cel_command import two_nodes
 from tests.support.builders.pods import pod_annotations
-from tests.support.cel_command import A100
+from tests.support.cel_command import A100, two_nodes
 from tests.support.gpu_cluster import Cluster, request, two_cards
 from tests.support.objects import pod
 from tests.support.selecting import A

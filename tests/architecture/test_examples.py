@@ -26,7 +26,7 @@ from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpupool import QOS_LEVELS
@@ -121,7 +121,7 @@ def test_selectors_in_examples_need_no_translation() -> None:
         (request,) = document["spec"]["spec"]["devices"]["requests"]
         (selector,) = request["exactly"]["selectors"]
         expression = selector["cel"]["expression"]
-        assert dialect.translate(expression) == expression
+        assert user_guide.translate(expression) == expression
 
 
 def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> None:

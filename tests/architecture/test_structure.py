@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.enforcers import registered
+from tests.support.sources import PACKAGE, ROOT, files, imported, nodes
 
-ROOT: Final = Path(__file__).parents[2]
-PACKAGE: Final = ROOT / "tensorfusion_dra"
 OUTSIDE: Final = {
     "asyncio",
     "ctypes",
@@ -35,26 +34,6 @@ OUTSIDE: Final = {
     "uuid",
 }
 """Modules of the standard library for I/O, threads, clocks, randomness or processes."""
-
-
-def files(folder: Path = PACKAGE) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "pb"]
-
-
-def nodes(path: Path) -> Iterator[ast.AST]:
-    """Yield each part of a file's syntax tree."""
-    yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports, at any place in it."""
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)
@@ -127,7 +106,7 @@ def test_single_enforcers_are_known_only_in_their_folder() -> None:
 COLLECTION_READERS: Final = {
     "core/kubernetes/item_stream.py": "the stream of a list's objects",
     "app/shared/streams.py": "a document of the command's user",
-    "app/convert/convert.py": "a document of the command's user",
+    "app/convert/command.py": "a document of the command's user",
     "app/inspect.py": "the list that it writes",
 }
 """Files that name the field `items`, and why."""
@@ -163,12 +142,23 @@ JSON_PARSERS: Final = {
 """Files that parse JSON by the standard library, and whose it is."""
 
 
+def used(path: Path) -> Iterator[str]:
+    """Yield the names that a file uses: plain ones, those after a dot, and those it imports."""
+    for node in nodes(path):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+            yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+            yield from (each.name for each in node.names)
+
+
 def test_foreign_objects_are_counted_before_they_are_parsed() -> None:
+    parsing = {"loads", "JSONDecoder", "raw_decode", "json.load"}
     found = {
-        str(path.relative_to(PACKAGE))
-        for path in files()
-        for node in nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr in {"loads", "JSONDecoder"}
+        str(path.relative_to(PACKAGE)) for path in files() if not parsing.isdisjoint(used(path))
     }
 
     assert found == JSON_PARSERS.keys()
@@ -206,11 +196,17 @@ STARTING: Final = {
 
 def test_threads_for_requests_are_started_in_few_places_which_bound_them() -> None:
     found = {
-        str(path.relative_to(PACKAGE))
+        str(path.relative_to(PACKAGE)) for path in files() if not STARTING.isdisjoint(used(path))
+    }
+    in_a_pool_of_asyncio = [
+        node
         for path in files()
         for node in nodes(path)
-        if (isinstance(node, ast.Name) and node.id in STARTING)
-        or (isinstance(node, ast.Attribute) and node.attr in STARTING)
-    }
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "run_in_executor"
+        and ast.unparse(node.args[0]) == "None"
+    ]
 
     assert found == THREAD_STARTERS.keys()
+    assert not in_a_pool_of_asyncio

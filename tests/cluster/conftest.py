@@ -1,5 +1,6 @@
 """Fixtures: a simulated API server, and a server that gives every request the same answer."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,3 +28,15 @@ def answers() -> Iterator[Answers]:
     server = Answers()
     with serving(server):
         yield server
+
+
+@pytest.fixture(scope="module")
+def tracing() -> Iterator[None]:
+    """Trace the allocations of a module's tests.
+
+    tracemalloc.stop() crashes a process in which another thread allocates, so it is called when no
+    server of a test is left.
+    """
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()

@@ -1,7 +1,6 @@
 """Lists of what tenants write: however large, reading them takes the room of one object."""
 
 import json
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,17 +9,19 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
-from tests.support import raw_server
+from tests.support import memory, raw_server
 from tests.support.admission import ObjectsInMemory, QuotasInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 OBJECTS: Final = 30
 OBJECT_BYTES: Final = 600_000
@@ -66,24 +67,19 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
     """Yield a client of the server; check the memory that all threads took during the block."""
     api = Api(server.kubeconfig(folder))
     api.connect()  # the libraries for it are not what is measured
-    tracemalloc.start()
-    try:
+    with memory.at_most(MAX_BYTES):
         yield api
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     # The server counts what it has sent after the client may have read it.
     assert eventually(lambda: server.bytes_sent > OBJECTS * OBJECT_BYTES)
-    assert peak < MAX_BYTES
 
 
 def of_node(api: Api) -> int:
-    return len(WorkerPods(api, node_name="n").of_node(marks.unfinished_pod, wait_seconds=60))
+    return len(ApiWorkerPods(api, node_name="n").of_node(marks.unfinished_pod, wait_seconds=60))
 
 
 def watched(api: Api) -> int:
     found: list[Any] = []
-    watch = WorkerPods(api, node_name="n").watch(
+    watch = ApiWorkerPods(api, node_name="n").watch(
         marks.WORKER_POD, found.extend, lambda _kind, _pod: None
     )
     with running(watch.run, stop=watch.stop):
@@ -92,7 +88,7 @@ def watched(api: Api) -> int:
 
 
 def waiting(api: Api) -> int:
-    return len(Claims(api).listed({"metadata!": {"uid!": str}}))
+    return len(ApiClaims(api).listed({"metadata!": {"uid!": str}}))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_claims_of_a_namespace_with_a_quota_take_the_room_of_one(tmp_path: Path)
     with raw_server.served(served(claim)) as server, bounded(server, tmp_path) as api:
         quotas = QuotasInMemory(quota_document(tflops="300"))
         verdict = QuotaAdmission(
-            quotas, quotas, Claims(api), Pods(api), ObjectsInMemory(), trusts_clients=True
+            quotas, quotas, ApiClaims(api), ApiPods(api), ObjectsInMemory(), trusts_clients=True
         ).claim(review_of(asked))
 
     (error,) = verdict.errors
@@ -124,6 +120,6 @@ def test_pods_of_one_claim_are_kept_without_what_is_not_read(tmp_path: Path) -> 
     whole = head(f"Content-Length: {len(content)}") + content
     ref = PodRef(namespace="team-a", name="shared", uid="uid-shared")
     with raw_server.served(lambda: [whole]) as server, bounded(server, tmp_path) as api:
-        kept = [Pods(api).find(ref, wait_seconds=60) for _ in range(OBJECTS)]
+        kept = [ApiPods(api).find(ref, wait_seconds=60) for _ in range(OBJECTS)]
 
     assert len(json.dumps(kept)) < OBJECTS * 300

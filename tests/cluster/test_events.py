@@ -8,7 +8,7 @@ from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import EVENTS, NODES, Client, Json, Resource
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Events, Nodes
+from tensorfusion_dra.cluster.objects import ApiEvents, ApiNodes
 from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.core.claims.claim import PodRef
 from tests.support.builders.prepared_claims import POD
@@ -30,8 +30,8 @@ class Setup:
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.client, self.now = Client(server.url), 0.0
-        nodes = Nodes(api, node_name="node-01")
-        self.events = Events(api, nodes, node_name="node-01", clock=lambda: self.now)
+        nodes = ApiNodes(api, node_name="node-01")
+        self.events = ApiEvents(api, nodes, node_name="node-01", clock=lambda: self.now)
         self.pod_events = PodEvents(api, clock=lambda: self.now)
 
     def create_node(self) -> Json:
@@ -58,9 +58,11 @@ def setup(server: ApiServer, api: Api) -> Setup:
     return Setup(server, api)
 
 
-@pytest.mark.parametrize(("write", "kind"), [(Events.warn, "Warning"), (Events.note, "Normal")])
+@pytest.mark.parametrize(
+    ("write", "kind"), [(ApiEvents.warn, "Warning"), (ApiEvents.note, "Normal")]
+)
 def test_event_is_written_about_its_node(
-    setup: Setup, write: Callable[[Events, str, str], bool], kind: str
+    setup: Setup, write: Callable[[ApiEvents, str, str], bool], kind: str
 ) -> None:
     node = setup.create_node()
 

@@ -3,7 +3,6 @@
 import json
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,18 +12,21 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.cluster import api as cluster_api
-from tensorfusion_dra.cluster.api import METADATA, Api
-from tensorfusion_dra.cluster.objects import Claims, Pods, WorkerPods
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiClaimStatus, ApiPods, ApiWorkerPods
+from tensorfusion_dra.cluster.shared_reads import SharedReads
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import RetryableError, UnreadableError
 from tensorfusion_dra.enforcers.tensor_fusion import marks
-from tests.support import raw_server
+from tests.support import memory, raw_server
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 from tests.support.logs import capture_logs
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("tracing")
 
 MIB: Final = 2**20
 AT_A_TIME: Final = 16
@@ -93,21 +95,18 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
     """Yield a client of the server; check the memory that the block took."""
     api = Api(server.kubeconfig(folder))
     api.connect()
-    tracemalloc.start()
-    try:
+    with memory.at_most(MAX_BYTES):
         yield api
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < MAX_BYTES
 
 
 def claim_of(api: Api) -> object:
-    return Claims(api).fetch(ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+    return ApiClaims(api).fetch(
+        ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60
+    )
 
 
 def pod_of(api: Api) -> object:
-    return Pods(api).find(PodRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
+    return ApiPods(api).find(PodRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60)
 
 
 @pytest.mark.parametrize("read", [claim_of, pod_of])
@@ -141,7 +140,7 @@ def test_a_large_object_in_a_list_costs_only_itself(tmp_path: Path, shape: bytes
         bounded(server, tmp_path) as api,
         capture_logs() as logs,
     ):
-        found = Claims(api).listed({"metadata!": {"name!": str}})
+        found = ApiClaims(api).listed({"metadata!": {"name!": str}})
 
     names = [each["metadata"]["name"] for each in found]
     passed_over = [each["name"] for each in logs if each["event"] == "object_passed_over"]
@@ -157,7 +156,7 @@ def test_a_large_object_does_not_end_a_watch(tmp_path: Path, shape: bytes) -> No
     answers = iter([listed(small("a")), [head("Transfer-Encoding: chunked"), *map(chunk, events)]])
     seen: list[Any] = []
     with raw_server.served(lambda: next(answers, [])) as server, bounded(server, tmp_path) as api:
-        watch = WorkerPods(api, node_name="n").watch(
+        watch = ApiWorkerPods(api, node_name="n").watch(
             marks.WORKER_POD, seen.extend, lambda _kind, pod: seen.append(pod)
         )
         with running(watch.run, stop=watch.stop):
@@ -175,6 +174,16 @@ def test_what_is_kept_of_an_object_is_bounded_too(tmp_path: Path) -> None:
         pod_of(api)
 
 
+def test_status_is_written_to_a_claim_of_any_size(tmp_path: Path) -> None:
+    ref = ClaimRef(namespace="team-a", name="a", uid="uid-a")
+    with raw_server.served(lambda: alone(large("a", SHAPES["labels"]))) as server:
+        with bounded(server, tmp_path) as api:
+            assert ApiClaimStatus(api).write(ref, [])
+        assert ApiClaimStatus(api).write(ref, [])
+
+    assert server.accepted == 1
+
+
 def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
     tmp_path: Path,
 ) -> None:
@@ -184,42 +193,198 @@ def test_a_claim_that_cannot_be_read_keeps_its_namespace_from_being_counted(
         bounded(server, tmp_path) as api,
         pytest.raises(UnreadableError, match="claim team-a/b: found more than is read"),
     ):
-        Claims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
+        ApiClaims(api).of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=60)
+
+
+@contextmanager
+def large_worker(of_metadata: bytes) -> Iterator[RawServer]:
+    """Yield a server that has a small worker and a large one, which has these fields as well."""
+    workers = listed(
+        small("a"), metadata("b", of_metadata) + b',"spec":' + SHAPES["empty objects"] + b"}"
+    )
+    with raw_server.served(
+        lambda: (
+            alone(metadata("b", of_metadata) + b"}")
+            if "as=PartialObjectMetadata" in server.headers["accept"]
+            else workers
+        )
+    ) as server:
+        yield server
+
+
+GIVEN: Final = b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1","x":"y"}'
+MANAGED: Final = b',"managedFields":[{"fieldsV1":{"f:metadata":{"f:annotations":{}}}}]'
 
 
 @pytest.mark.parametrize(
     ("of_metadata", "expected"),
     [
-        (b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1","x":"y"}', {"gpu-1"}),
-        (b',"labels":' + SHAPES["labels"], None),
+        (GIVEN, {"gpu-1"}),
+        (b',"labels":' + SHAPES["labels"] + GIVEN, {"gpu-1"}),
+        (b',"labels":' + SHAPES["labels"] + GIVEN + b',"more":' + SHAPES["one text"], {"gpu-1"}),
+        (
+            b',"annotations":{"tensor-fusion.ai/gpu-ids":"gpu-1",' + SHAPES["labels"][1:] + MANAGED,
+            {"gpu-1"},
+        ),
+        (b',"labels":' + SHAPES["labels"] + MANAGED, set()),
+        (b',"labels":{"annotations":"x"}' + GIVEN, {"gpu-1"}),
+        (b',"annotations":{"a":"\\"annotations\\":{",' + GIVEN[16:], {"gpu-1"}),
     ],
-    ids=["large spec", "large metadata"],
+    ids=[
+        *("spec", "labels", "managed fields", "annotations", "no annotations", "label's name"),
+        "quoted",
+    ],
 )
-def test_cards_of_a_large_worker_are_read_from_its_metadata_or_not_known(
-    tmp_path: Path, of_metadata: bytes, expected: set[str] | None
+def test_cards_of_a_large_worker_are_read_whatever_is_large(
+    tmp_path: Path, of_metadata: bytes, expected: set[str]
 ) -> None:
-    workers = listed(
-        small("a"), metadata("b", of_metadata) + b',"spec":' + SHAPES["empty objects"] + b"}"
-    )
-    with (
-        raw_server.served(
-            lambda: (
-                alone(metadata("b", of_metadata) + b"}")
-                if server.headers["accept"] == METADATA
-                else workers
-            )
-        ) as server,
-        bounded(server, tmp_path) as api,
-    ):
-        pods = WorkerPods(api, node_name="n")
-        if expected is None:
-            with pytest.raises(RetryableError, match="pods/b: found"):
-                pods.of_node(marks.unfinished_pod, wait_seconds=60)
-            return
+    with large_worker(of_metadata) as server, bounded(server, tmp_path) as api:
+        pods = ApiWorkerPods(api, node_name="n")
         _, large_one = pods.of_node(marks.unfinished_pod, wait_seconds=60)
 
-    assert {large_one["metadata"]["annotations"]["tensor-fusion.ai/gpu-ids"]} == expected
-    assert large_one["metadata"]["uid"] == "uid-b"
+    kept = large_one["metadata"]
+    assert {*kept["annotations"].values()} == expected
+    assert (kept["namespace"], kept["name"], kept["uid"]) == ("team-a", "b", "uid-b")
+
+
+def test_of_a_worker_with_thousands_of_indices_one_is_kept() -> None:
+    indices = {f"tensor-fusion.ai/index_{number}": "1" for number in range(6_000)}
+    containers = [{}, {"resources": {"limits": {"cpu": "1", **indices}}}] * 10
+    about = {"namespace": "team-a", "name": "b", "uid": "uid-b"}
+
+    kept = marks.unfinished_pod({"metadata": about, "spec": {"containers": containers}})
+
+    index = {"tensor-fusion.ai/index_0": "1"}
+    assert kept["spec"] == {"containers": [{"resources": {"limits": index}}]}
+
+
+@pytest.mark.parametrize(
+    "of_metadata",
+    [
+        b',"labels":{"a":"' + b"x" * 4 * MIB + b'"}' + GIVEN,
+        b',"annotations":{"a":"' + b"x" * 4 * MIB + b'"}',
+    ],
+    ids=["labels", "annotations"],
+)
+def test_no_worker_is_left_out_whose_annotations_are_not_found(
+    tmp_path: Path, of_metadata: bytes
+) -> None:
+    with large_worker(of_metadata) as server:
+        pods = ApiWorkerPods(Api(server.kubeconfig(tmp_path)), node_name="n")
+        with pytest.raises(RetryableError, match="pods/b: found"):
+            pods.of_node(marks.unfinished_pod, wait_seconds=60)
+
+    asked = server.requests[0]
+    for phase in ("Succeeded", "Failed"):
+        assert f"status.phase%21%3D{phase}" in asked
+
+
+def listing(api: Api, keep: Callable[[object], Any]) -> None:
+    api.listed("/api/v1/pods", lambda item: {"kept": keep(item)}, pages=False)
+
+
+def watching(api: Api, keep: Callable[[object], Any]) -> None:
+    for event in api.watch("/api/v1/pods", query={}, silent_seconds=60):
+        keep(event)
+
+
+@pytest.mark.parametrize("read", [listing, watching])
+def test_two_large_objects_are_decoded_at_a_time_and_not_held_after_that(
+    tmp_path: Path, read: Callable[[Api, Callable[[object], Any]], None]
+) -> None:
+    may_end, may_answer, begun = threading.Event(), threading.Event(), threading.Semaphore(0)
+    item = large("a", b'"' + b"x" * 200_000 + b'"')
+
+    lists = [b'{"items":[' + item + b" " * 400_000 + b",", small("b") + b"]}"]
+    first, last = [item + b"\n", b"\n"] if read is watching else lists
+
+    def answer() -> Iterator[bytes]:
+        yield head(f"Content-Length: {len(first) + len(last)}")
+        yield first
+        may_end.wait(30)
+        yield last
+
+    def keep(_: object) -> dict[str, str]:
+        begun.release()
+        assert may_answer.wait(30)
+        return {}
+
+    with raw_server.served(answer) as server, ThreadPoolExecutor(5) as pool:
+        api = Api(server.kubeconfig(tmp_path))
+        reads = [pool.submit(read, api, keep) for _ in range(5)]
+        assert all(begun.acquire(timeout=30) for _ in range(2))
+        assert not begun.acquire(timeout=0.5)
+        may_answer.set()
+        assert all(begun.acquire(timeout=30) for _ in range(3))  # while no answer has ended
+        may_end.set()
+        for each in reads:
+            each.result(30)
+
+
+def test_pages_without_end_are_read_for_the_time_of_all(tmp_path: Path) -> None:
+    content = b'{"metadata":{"continue":"t"},"items":[' + small("a") + b"]}"
+    with raw_server.served(lambda: alone(content)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        api.connect()
+        claims_of = ApiClaims(api)
+        with pytest.raises(RetryableError, match="claims of namespace team-a"):
+            claims_of.of_namespace("team-a", {"metadata!": {"name!": str}}, wait_seconds=1.0)
+
+    assert len(server.requests) > 1
+
+
+def test_answer_of_more_than_is_read_is_not_held(tmp_path: Path) -> None:
+    def answer() -> Iterator[bytes]:
+        yield head(f"Content-Length: {64 * MIB}")
+        for _ in range(64):
+            yield b" " * MIB
+
+    with (
+        raw_server.served(answer) as server,
+        pytest.raises(UnreadableError, match="found more than 1048576 bytes"),
+    ):
+        Api(server.kubeconfig(tmp_path)).call("GET", "/api/v1/pods/a")
+
+    assert server.bytes_sent < 32 * MIB
+
+
+def test_line_of_a_watch_that_is_too_long_is_not_held(tmp_path: Path) -> None:
+    item = large("a", SHAPES["one text"] + b" " * 18 * MIB)
+
+    def answer() -> list[bytes]:
+        return [head(f"Content-Length: {len(item) + 1}"), item, b"\n"]
+
+    with raw_server.served(answer) as server, bounded(server, tmp_path) as api:
+        assert [*api.watch("/api/v1/pods", query={}, silent_seconds=60)] == []
+
+
+def test_who_waits_for_a_list_of_another_is_told_when_that_one_gives_up() -> None:
+    reads = SharedReads()
+    go_on, begun, told = threading.Event(), threading.Event(), threading.Event()
+
+    def read(_: float) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "list"
+
+    def joined() -> str:
+        with pytest.raises(RetryableError):
+            reads.get("k", read, wait_seconds=60)
+        told.set()
+        return reads.get("k", read, wait_seconds=30)
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(reads.get, "k", read, wait_seconds=30)
+        assert begun.wait(30)
+        short = pool.submit(reads.get, "k", read, wait_seconds=0.5)
+        assert eventually(lambda: bool(reads._next))
+        patient = pool.submit(joined)
+        with pytest.raises(RetryableError, match="found other reads"):
+            short.result(30)
+        assert told.wait(30)
+        go_on.set()
+
+        assert [first.result(30), patient.result(30)] == ["list", "list"]
 
 
 def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: Path) -> None:
@@ -232,7 +397,7 @@ def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: 
 
     def read(api: Api) -> int:
         kept = {"metadata!": {"name!": str}}
-        return len(Claims(api).of_namespace("team-a", kept, wait_seconds=60))
+        return len(ApiClaims(api).of_namespace("team-a", kept, wait_seconds=60))
 
     with raw_server.served(answer) as server, ThreadPoolExecutor(9) as pool:
         api = Api(server.kubeconfig(tmp_path))
@@ -240,7 +405,7 @@ def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: 
         assert begun.acquire(timeout=30)
         later = [pool.submit(read, api) for _ in range(8)]
         other = pool.submit(
-            lambda: Claims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
+            lambda: ApiClaims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
         )
         waiting = api._lists
         assert eventually(lambda: len(waiting._next) == 1)
@@ -266,7 +431,7 @@ def test_pages_are_as_long_as_arrive_soon(tmp_path: Path) -> None:
         return alone(content)
 
     with raw_server.served(answer) as server:
-        Claims(Api(server.kubeconfig(tmp_path))).listed({"metadata!": {"name!": str}})
+        ApiClaims(Api(server.kubeconfig(tmp_path))).listed({"metadata!": {"name!": str}})
 
     assert sizes == [25, 10, 10, 10]
 
@@ -289,9 +454,9 @@ def test_a_claim_is_kept_with_all_that_prepare_reads(tmp_path: Path) -> None:
     ref = ClaimRef(namespace=stored["metadata"]["namespace"], name="a", uid="uid-a")
     content = alone(json.dumps(stored).encode())
     with raw_server.served(lambda: content) as server:
-        kept = Claims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
+        kept = ApiClaims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
 
-    assert claims.allocated(ref, kept) == claims.allocated(ref, stored)
+    assert claim_rules.allocated(ref, kept) == claim_rules.allocated(ref, stored)
 
 
 def test_a_pod_is_kept_with_what_tells_its_containers_apart(tmp_path: Path) -> None:

@@ -14,18 +14,20 @@ import pytest
 from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster import published_cards
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import (
-    Claims,
-    ClaimStatus,
-    Nodes,
-    Pods,
-    WorkerPods,
+    ApiClaims,
+    ApiClaimStatus,
+    ApiNodes,
+    ApiPods,
+    ApiWorkerPods,
+    Quotas,
     has_priority_class,
 )
 from tensorfusion_dra.cluster.published_cards import PublishedCards
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import cards
 from tensorfusion_dra.core.claims import device_status
@@ -41,6 +43,7 @@ from tests.support import canned_api, objects
 from tests.support.answers import SLICES_PATH
 from tests.support.builders.devices import NODE
 from tests.support.builders.documents import slice_document
+from tests.support.builders.quotas import quota_document
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,
@@ -63,7 +66,7 @@ POD_REF = PodRef(namespace="default", name="train", uid="uid")
 
 def test_missing_claim_is_a_claim_error(api: Api) -> None:
     with pytest.raises(ClaimError, match=r"claim default/a: found none"):
-        Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
+        ApiClaims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
@@ -73,7 +76,7 @@ def test_404_without_claim_details_does_not_mean_a_missing_claim(
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
     with pytest.raises(RetryableError, match="404"):
-        Claims(api).fetch(CLAIM_REF, wait_seconds=1)
+        ApiClaims(api).fetch(CLAIM_REF, wait_seconds=1)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
@@ -84,7 +87,7 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
     stored = api.call("POST", CLAIMS, body=objects.claim(name="a"))
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    found = Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
+    found = ApiClaims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
     assert found["metadata"]["uid"] == stored["metadata"]["uid"]
 
@@ -93,8 +96,14 @@ def test_claim_is_fetched_in_spite_of_a_transient_fault(
 @pytest.mark.parametrize(
     ("read", "subject"),
     [
-        (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
-        (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
+        (
+            lambda api: ApiClaims(api).fetch(CLAIM_REF, wait_seconds=0.7),
+            "claim default/a: GET /apis/",
+        ),
+        (
+            lambda api: ApiPods(api).find(POD_REF, wait_seconds=0.7),
+            "pod default/train: GET /api/v1",
+        ),
     ],
     ids=["claim", "pod"],
 )
@@ -112,7 +121,7 @@ def test_lasting_fault_is_retryable_and_ends_within_the_time(
 
 
 def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     created = slices.create(new_slice())
     replaced = slices.replace({**created, "spec": new_slice(generation=2)["spec"]})
 
@@ -126,7 +135,7 @@ def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
 
 
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(api: Api) -> None:
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     read = slices.create(new_slice())
     slices.replace({**read, "spec": new_slice(generation=2)["spec"]})
 
@@ -140,15 +149,15 @@ def test_server_without_v1_is_retryable(tmp_path: Path) -> None:
         api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
         with pytest.raises(RetryableError, match=r"resource\.k8s\.io/v1/resourceslices: 404"):
-            Slices(api, node_name=NODE.name).fetch()
+            ApiSlices(api, node_name=NODE.name).fetch()
 
 
 def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
     stored = api.call("POST", NODES, body=objects.node(NODE.name))
 
-    assert Nodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
+    assert ApiNodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
     with pytest.raises(RetryableError, match="404"):
-        Nodes(api, node_name="node-02").uid()
+        ApiNodes(api, node_name="node-02").uid()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_node_readiness_follows_its_ready_condition(
     status = {"status": {"conditions": conditions}}
     api.call("POST", NODES, body={**objects.node("node-01"), **status})
 
-    assert Nodes(api, node_name="node-01").is_ready() is ready
+    assert ApiNodes(api, node_name="node-01").is_ready() is ready
 
 
 PRIORITY = "GET /apis/scheduling.k8s.io/v1/priorityclasses"
@@ -257,7 +266,7 @@ def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
     published = PublishedCards(api)
     with pytest.raises(RetryableError, match="not listed by the API server yet"):
         published.current()
-    nodes = [Slices(api, node_name=f"node-{number}") for number in range(3)]
+    nodes = [ApiSlices(api, node_name=f"node-{number}") for number in range(3)]
     created = [each.create(slice_of(f"node-{number}")) for number, each in enumerate(nodes)]
     with running(published.run, stop=published.stop):
         assert eventually(lambda: known(published) == 3)
@@ -268,6 +277,31 @@ def test_cards_of_nodes_follow_their_slices(api: Api) -> None:
         assert eventually(lambda: known(published) == 2)
         nodes[0].create(slice_of("node-0"))
         assert eventually(lambda: known(published) == 3)
+
+
+@pytest.fixture
+def api_with_quotas(tmp_path: Path) -> Iterator[Api]:
+    with ApiServer(tensor_fusion=True) as server:
+        yield Api(server.kubeconfig(tmp_path / "with-quotas"))
+
+
+def test_what_was_admitted_is_written_into_a_quota_unless_another_was_faster(
+    api_with_quotas: Api,
+) -> None:
+    api, quotas = api_with_quotas, Quotas(api_with_quotas)
+    path = "/apis/tensor-fusion.ai/v1/namespaces/team-a/gpuresourcequotas"
+    api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": "team-a"}})
+    api.call("POST", path, body=quota_document())
+    (seen,) = quotas.of_namespace("team-a", wait_seconds=PATIENCE_SECONDS)
+
+    assert quotas.annotate(seen, "{}", wait_seconds=PATIENCE_SECONDS)
+    assert not quotas.annotate(seen, '{"lost": []}', wait_seconds=PATIENCE_SECONDS)
+
+    (stored,) = quotas.of_namespace("team-a", wait_seconds=PATIENCE_SECONDS)
+    assert stored["metadata"]["annotations"] == {names.QUOTA_ADMITTED: "{}"}
+    assert quotas.annotate(stored, "[]", wait_seconds=PATIENCE_SECONDS)
+    api.call("DELETE", f"{path}/gpus")
+    assert not quotas.annotate(stored, "{}", wait_seconds=PATIENCE_SECONDS)
 
 
 Select = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -309,6 +343,28 @@ def test_selection_goes_on_after_its_caller_has_gone_and_is_kept_for_others(api:
         assert eventually(lambda: selected(published, "slow", slow) == 1)
         assert eventually(lambda: selected(published, "other", lambda item: item) == 1)
         assert slow.count == 1
+
+
+def test_selection_that_had_to_wait_is_kept_as_long_as_any(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    monkeypatch.setattr(published_cards, "time", clock)
+    api.call("POST", SLICES_PATH, body=slice_document("a", node="node-a"))
+    published, slow, quick = PublishedCards(api), SlowSelection(), SlowSelection()
+    quick.go_on.set()
+    with closing_selections(published):
+        assert selected(published, "slow", slow) is None
+        assert selected(published, "quick", quick) is None
+        clock.sleep(100)
+        slow.go_on.set()
+        assert eventually(lambda: selected(published, "quick", quick) == 1)
+        clock.sleep(25)
+        assert selected(published, "quick", quick) == 1
+        assert quick.count == 1
+
+        clock.sleep(10)
+        assert eventually(lambda: quick.count == 2 or selected(published, "quick", quick) is None)
 
 
 def test_selections_that_wait_are_bounded_and_end_with_the_process(api: Api) -> None:
@@ -360,7 +416,7 @@ def test_failed_selection_is_retryable_and_made_again(tmp_path: Path) -> None:
 
 def test_of_one_node_a_few_slices_are_kept(api: Api) -> None:
     published = PublishedCards(api)
-    node = Slices(api, node_name="node-0")
+    node = ApiSlices(api, node_name="node-0")
     for number in range(cards.MAX_SLICES + 5):
         node.create(slice_of("node-0", f"s{number}"))
     with running(published.run, stop=published.stop):
@@ -380,7 +436,7 @@ def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_pa
     with canned_api.served({f"GET {SLICES_PATH}": items}) as server:
         api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        assert Slices(api, node_name=NODE.name).fetch() == [own]
+        assert ApiSlices(api, node_name=NODE.name).fetch() == [own]
 
 
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
@@ -391,13 +447,13 @@ def test_missing_or_replaced_pod_is_not_found(api: Api, name: str) -> None:
     create_pod(api, "train", annotations=ANNOTATIONS)
     earlier = PodRef(namespace="default", name=name, uid="uid-of-the-one-before")
 
-    assert Pods(api).find(earlier, wait_seconds=5) is None
+    assert ApiPods(api).find(earlier, wait_seconds=5) is None
 
 
 def test_only_this_drivers_annotations_of_a_pod_are_kept(api: Api) -> None:
     ref = create_pod(api, "train", annotations=ANNOTATIONS)
 
-    found = Pods(api).find(ref, wait_seconds=5) or {}
+    found = ApiPods(api).find(ref, wait_seconds=5) or {}
     assert found["metadata"]["annotations"] == {"tensor-fusion.ai/vram-limit": "8Gi"}
 
 
@@ -405,7 +461,7 @@ def test_missing_permission_names_the_setting_that_avoids_it(server: ApiServer, 
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):
-        Pods(api).find(POD_REF, wait_seconds=5)
+        ApiPods(api).find(POD_REF, wait_seconds=5)
 
 
 LABEL = {"tensor-fusion.ai/component": "worker"}
@@ -419,8 +475,8 @@ def create_pod(api: Api, name: str, node: str = "node-01", **metadata: Any) -> P
     return PodRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
 
-def workers_of(api: Api) -> WorkerPods:
-    return WorkerPods(api, node_name="node-01")
+def workers_of(api: Api) -> ApiWorkerPods:
+    return ApiWorkerPods(api, node_name="node-01")
 
 
 def names_of(api: Api) -> list[str]:
@@ -572,7 +628,7 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api) -> None:
     ref = create_allocated_claim(api)
     before = api.call("GET", f"{CLAIMS}/a")["status"]
 
-    assert ClaimStatus(api).write(ref, entries())
+    assert ApiClaimStatus(api).write(ref, entries())
 
     assert api.call("GET", f"{CLAIMS}/a")["status"] == {**before, "devices": entries()}
 
@@ -580,7 +636,7 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api) -> None:
 def test_entries_of_two_drivers_coexist(api: Api) -> None:
     ref = create_allocated_claim(api)
     for vram_gib, mac in ((24, "02:00:00:00:00:01"), (20, "02:00:00:00:00:02")):
-        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
+        ApiClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
         apply_theirs(api, ref, {"mac": mac})
 
         ours, theirs = sorted(
@@ -594,11 +650,11 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
     """Another pod that uses the claim waits for it as well."""
     ref = create_allocated_claim(api)
     condition = {**entries()[0]["conditions"][0], "type": names.BINDING_READY}
-    waited = ClaimStatus(api, manager=names.BINDING_MANAGER)
+    waited = ApiClaimStatus(api, manager=names.BINDING_MANAGER)
     waited.write(ref, [{**OURS, "conditions": [condition]}])
 
     for vram_gib in (24, 20):
-        ClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
+        ApiClaimStatus(api).write(ref, entries(vram_gib=vram_gib))
 
     (entry,) = stored_devices(api)
     assert {each["type"] for each in entry["conditions"]} == {"Ready", names.BINDING_READY}
@@ -608,7 +664,7 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
 def test_claim_that_lost_its_devices_is_not_written(
     api: Api, lost: Callable[[Api], ClaimRef]
 ) -> None:
-    assert not ClaimStatus(api).write(lost(api), entries())
+    assert not ApiClaimStatus(api).write(lost(api), entries())
     assert stored_devices(api) is None
 
 
@@ -617,7 +673,7 @@ def test_rejection_of_an_immutable_uid_counts_as_claim_gone(server: ApiServer, a
     refusal = Refuse(422, 'metadata.uid: Invalid value: "x": field is immutable')
     server.faults.add("patch", "resourceclaims/status", refusal)
 
-    assert not ClaimStatus(api).write(ref, entries())
+    assert not ApiClaimStatus(api).write(ref, entries())
 
 
 @pytest.mark.parametrize(
@@ -638,7 +694,7 @@ def test_missing_permission_is_named(
     server.faults.add("patch", "resourceclaims/status", refusal)
 
     with pytest.raises(MissingPermissionError, match=r"claim default/a: PATCH .*") as refused:
-        ClaimStatus(api).write(ref, entries())
+        ApiClaimStatus(api).write(ref, entries())
 
     assert refused.value.permission.startswith(permission)
 
@@ -649,6 +705,6 @@ def test_other_faults_are_retryable(server: ApiServer, api: Api, fault: Refuse |
     server.faults.add("patch", "resourceclaims/status", fault)
 
     with pytest.raises(RetryableError) as raised:
-        ClaimStatus(api).write(ref, entries())
+        ApiClaimStatus(api).write(ref, entries())
 
     assert not isinstance(raised.value, MissingPermissionError)

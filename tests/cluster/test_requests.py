@@ -20,8 +20,8 @@ from dra_simulator.rest import CLAIMS, Client
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, Exchanges
-from tensorfusion_dra.cluster.objects import Claims
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.objects import ApiClaims
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import (
     MissingPermissionError,
@@ -424,11 +424,11 @@ def test_malformed_lists_are_retried(
     monkeypatch.setattr(watch, "_FIRST_DELAY_SECONDS", 0.01)
     api = Api(answers.kubeconfig(tmp_path, {"token": TOKEN}))
     answers.body = json.dumps(document).encode()
-    following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
+    following = ApiSlices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
     with capture_logs() as logs, running(following.run, stop=following.stop):
         if document.get("items"):
             with pytest.raises(RetryableError):
-                Slices(api, node_name="node-01").fetch()
+                ApiSlices(api, node_name="node-01").fetch()
         requested = len(answers.tokens)
         assert eventually(lambda: len(answers.tokens) > requested + 2)
 
@@ -543,7 +543,7 @@ def test_claim_is_read_again_as_often_as_it_makes_sense(
     server.faults.add("get", "resourceclaims", fault)
 
     with pytest.raises(RetryableError, match=f"claim default/a: .*{error}"):
-        Claims(api).fetch(REF, wait_seconds=seconds)
+        ApiClaims(api).fetch(REF, wait_seconds=seconds)
 
     assert server.requests.count("get", "resourceclaims") in requests
 
@@ -555,7 +555,7 @@ def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
     created = Client(server.url).create(CLAIMS, objects.claim(name="a"))
     server.faults.add("get", "resourceclaims", HalfOpen(), times=1)
 
-    found = Claims(api).fetch(REF, wait_seconds=10)
+    found = ApiClaims(api).fetch(REF, wait_seconds=10)
 
     assert found["metadata"]["uid"] == created["metadata"]["uid"]
 
@@ -570,7 +570,7 @@ def test_malformed_claim_is_requested_once(answers: Answers, tmp_path: Path, bod
     with pytest.raises(
         UnreadableError, match=r"^claim default/a: GET .*/resourceclaims/a: (object: )?found "
     ):
-        Claims(api).fetch(REF, wait_seconds=30)
+        ApiClaims(api).fetch(REF, wait_seconds=30)
 
     assert len(answers.tokens) == 1
 
@@ -579,7 +579,7 @@ def test_missing_permission_on_slices_is_named(server: ApiServer, api: Api) -> N
     server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
 
     with pytest.raises(MissingPermissionError, match="403") as caught:
-        Slices(api, node_name="node-01").fetch()
+        ApiSlices(api, node_name="node-01").fetch()
 
     assert "resourceslices" in caught.value.permission
 
@@ -591,7 +591,7 @@ def test_server_failing_for_an_hour_gets_a_request_every_15_seconds_at_most(
     virtual = VirtualTime(hours=1)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("list", "resourceslices", fault)
-    following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
+    following = ApiSlices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
 
     with capture_logs() as logs:
         following.run()

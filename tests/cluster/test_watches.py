@@ -16,7 +16,7 @@ from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, Listed
 from tensorfusion_dra.cluster.lately import Lately
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tests.support.answers import nothing
@@ -204,7 +204,7 @@ def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: Virt
 
 
 @contextmanager
-def watching(slices: Slices) -> Iterator[Counter[str]]:
+def watching(slices: ApiSlices) -> Iterator[Counter[str]]:
     """Follow slices as their publisher does; count changes, and returns of the watch."""
     told = Counter[str]()
 
@@ -219,7 +219,7 @@ def watching(slices: Slices) -> Iterator[Counter[str]]:
 
 
 def test_bookmarks_are_not_changes(api: Api) -> None:
-    with watching(Slices(api, node_name=NODE.name)) as told:
+    with watching(ApiSlices(api, node_name=NODE.name)) as told:
         assert not eventually(lambda: told["change"] > 0, seconds=0.6)
 
 
@@ -231,9 +231,9 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
 ) -> None:
     if isinstance(fault, HalfOpen):  # a silent connection, which is given up
         monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(Slices(api, node_name=NODE.name)) as told:
+    with watching(ApiSlices(api, node_name=NODE.name)) as told:
         created = slices.create(new_slice())
 
         assert eventually(lambda: told["return"] == 2)
@@ -245,7 +245,7 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
 def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
     server: ApiServer, api: Api
 ) -> None:
-    own, other = (Slices(api, node_name=NODE.name) for _ in range(2))
+    own, other = (ApiSlices(api, node_name=NODE.name) for _ in range(2))
     with watching(own) as told:
         created = own.create(new_slice())
         assert own.fetch() == [created]
@@ -264,7 +264,7 @@ def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_ot
 
 
 def test_late_deletion_of_an_object_that_was_created_again_is_no_news(api: Api) -> None:
-    own, told = Slices(api, node_name=NODE.name), Counter[str]()
+    own, told = ApiSlices(api, node_name=NODE.name), Counter[str]()
     watch = own.watch(on_change=lambda: told.update(["change"]), on_return=nothing)
     first = own.create(new_slice())
     own.delete(first)
@@ -280,7 +280,7 @@ def test_late_deletion_of_an_object_that_was_created_again_is_no_news(api: Api) 
 def test_after_a_write_with_unknown_result_the_slices_are_listed_again(
     server: ApiServer, api: Api, fault: Action
 ) -> None:
-    own = Slices(api, node_name=NODE.name)
+    own = ApiSlices(api, node_name=NODE.name)
     with watching(own):
         created = own.create(new_slice())
         own.fetch()
@@ -442,7 +442,7 @@ def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ou
     api: Api,
 ) -> None:
     others: list[list[str]] = []
-    slices = Slices(api, node_name=NODE.name)
+    slices = ApiSlices(api, node_name=NODE.name)
     watch = slices.watch(
         on_change=lambda: pytest.fail("another driver's slice was taken for ours"),
         on_return=nothing,
@@ -454,7 +454,7 @@ def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ou
     elsewhere["spec"] = {**foreign, "nodeName": "node-02"}
     with running(watch.run, stop=watch.stop):
         assert eventually(lambda: others == [[]])
-        Slices(api, node_name="node-02").create(elsewhere)
+        ApiSlices(api, node_name="node-02").create(elsewhere)
         created = slices.create(nvidia)
         assert eventually(lambda: others[1:] == [["gpu.nvidia.com"]])
         slices.delete(created)

@@ -19,8 +19,8 @@ from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unh
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     CardView,
     NodeView,
     PublishingView,
@@ -55,8 +55,8 @@ SICK = Unhealthy(
 )
 
 
-def amounts(tflops: int, vram_gib: int) -> Amounts:
-    return Amounts(nano_tflops=tflops * NANO, vram_bytes=vram_gib * GIB)
+def amounts(tflops: int, vram_gib: int) -> CardAmounts:
+    return CardAmounts(nano_tflops=tflops * NANO, vram_bytes=vram_gib * GIB)
 
 
 def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: Any) -> PreparedShare:
@@ -116,8 +116,8 @@ def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
     card, free_card = viewed((used, other), *claims)
 
     assert (card.consumed, card.free) == (
-        Amounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB),
-        Amounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB),
+        CardAmounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB),
+        CardAmounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB),
     )
     assert free_card.free == free_card.capacity
 
@@ -129,7 +129,7 @@ def test_admin_access_takes_nothing() -> None:
 
     assert card.free == card.capacity
     assert share.share.admin_access
-    assert (share.requested, share.limit, share.limit_nano_tflops) == (Amounts(), None, None)
+    assert (share.requested, share.limit, share.limit_nano_tflops) == (CardAmounts(), None, None)
 
 
 def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
+from tests.support.chart_variants import VARIANTS
 from tests.support.waiting import PATIENCE_SECONDS
 
 

@@ -27,6 +27,7 @@ from tensorfusion_dra.app.webhook import command
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, yaml_text
+from tests.support.chart_variants import MPS_DAEMON, VARIANTS
 from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.helm_cluster import discovery, plural, root
 from tests.support.installation import NO_GPUS, WEBHOOK
@@ -34,60 +35,11 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.process
 
+TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
+
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
-
-MPS_DAEMON = {"settings": {"enforcer": "mps"}, "enforcers": {"mps": {"install": True}}}
-
-TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "nvidia": {},
-    "simulated": installation.NO_GPUS,
-    "privileged": {"nvidia": {"privileged": True}},
-    "driver-container": {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
-    "selinux": {"nodePlugin": {"seLinuxType": "spc_t"}},
-    "device-metadata": {"settings": {"device-metadata": True}},
-    "gpupools": {"settings": {"pool-source": "node-labels"}},
-    "hami-core": {"settings": {"enforcer": "hami-core"}},
-    "hami-core-install": {
-        "settings": {"enforcer": "hami-core"},
-        "enforcers": {"hamiCore": {"install": True}},
-    },
-    "hypervisor": {
-        "settings": {
-            "enforcer": "tensor-fusion",
-            "hypervisor-sockets": "/var/lib/kubelet/device-plugins",
-        }
-    },
-    "mps": {"settings": {"enforcer": "mps"}},
-    "mps-daemon": MPS_DAEMON,
-    "mps-daemon-privileged": {**MPS_DAEMON, "nvidia": {"privileged": True}},
-    "mps-exclusive-process": {
-        **MPS_DAEMON,
-        "enforcers": {"mps": {"install": True, "exclusiveProcess": True}},
-    },
-    "nvidia-limits": {"settings": {"enforcer": "nvidia"}},
-    "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
-    "monitoring": {"monitoring": {"enabled": True}},
-    "share-classes": {
-        "shareClasses": {"gpu-quarter": {"requests": {"tflops": "78"}, "selectors": ["true"]}}
-    },
-    "webhook": WEBHOOK,
-    "options-of-the-chart-alone": {
-        "imagePullSecrets": [{"name": "registry"}],
-        "kubeletRoot": "/var/lib/k0s/kubelet",
-        "nvidia": {"driverRoot": "/run/nvidia/driver", "runtimeClass": "", "toolkitSpecs": ""},
-        "nodePlugin": {
-            "podAnnotations": {"a": "b"},
-            "affinity": {"nodeAffinity": {}},
-            "env": [{"name": "RACK_URL", "value": "http://rack.example"}],
-        },
-        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}, "clientCA": "ca"},
-        "settings": {"poll-seconds": 10, "read-pods": False},
-    },
-}
-"""The chart's values of each way to install it."""
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state import unix_sockets
 from tests.daemonset import mps_stand_in, scripts
 from tests.daemonset.scripts import Container, container, variables
-from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
+from tests.support.chart_variants import VARIANTS
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.process

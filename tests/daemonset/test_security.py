@@ -21,18 +21,13 @@ from tensorfusion_dra.core.admission.pod_admission import (
 )
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.enforcers.tensor_fusion import marks
-from tests.app.node_plugin.test_node_plugin_process import (
-    cluster_with,
-    register,
-    run_pod,
-    start,
-)
-from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm, installation, rbac
-from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.gpupools import pool_of_all_nodes
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
+from tests.support.chart_variants import VARIANTS
 from tests.support.helm import Document
 from tests.support.installation import WEBHOOK
+from tests.support.node_plugin_process import cluster_with, register, run_pod, start
 from tests.support.rbac import Right
 
 NODE_PLUGIN: Final = "tensorfusion-dra-node-plugin"
@@ -207,21 +202,12 @@ def sent_with_pools() -> frozenset[Asked]:
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
         register(cluster)
-        stored = cluster.client.create(GPUPOOLS, pool("of-all", qos="medium"))
+        stored = cluster.client.create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
         cluster.until("published", lambda: bool(cluster.slices()))
-        invalid = pool("of-all", qos="no-such-qos")["spec"]
+        invalid = pool_of_all_nodes("of-all", qos="no-such-qos")["spec"]
         cluster.client.replace(GPUPOOLS, {**stored, "spec": invalid})
         cluster.until("event written", lambda: bool(cluster.client.list(EVENTS).items))
         return cluster.server.requests.asked(USER_AGENT)
-
-
-def pool(name: str, *, qos: str) -> Document:
-    """Return a GPUPool of all nodes."""
-    term = {"key": "kubernetes.io/hostname", "operator": "Exists"}
-    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-    return gpupool_document(
-        name, qosConfig={"defaultQoS": qos}, nodeManagerConfig={"nodeSelector": selector}
-    )
 
 
 def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host
-from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles, HostSizes
+from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles, MachineSizes
 from tests.support.logs import capture_logs
 
 NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia0")
@@ -278,13 +278,13 @@ def test_sizes_are_those_of_the_machine_and_of_the_whole_file_system(tmp_path: P
     disk = os.statvfs(tmp_path)
 
     assert memory_kb
-    assert HostSizes(tmp_path).memory_bytes() == int(memory_kb[1]) * 1024
-    assert HostSizes(tmp_path).disk_bytes() == disk.f_frsize * disk.f_blocks
+    assert MachineSizes(tmp_path).memory_bytes() == int(memory_kb[1]) * 1024
+    assert MachineSizes(tmp_path).disk_bytes() == disk.f_frsize * disk.f_blocks
 
 
 def test_missing_disk_is_an_error_with_its_path_and_setting(tmp_path: Path) -> None:
     with pytest.raises(RetryableError, match=f"data disk: {tmp_path}/none: No such.*data-dir"):
-        HostSizes(tmp_path / "none").disk_bytes()
+        MachineSizes(tmp_path / "none").disk_bytes()
 
 
 def test_boot_id_is_the_text_of_its_file(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tensorfusion_dra.core.devices.health import (
     ProblemKind,
     Unhealthy,
 )
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import driver_replacement, publish
@@ -452,7 +452,7 @@ def test_source_that_learns_of_a_change_has_the_cards_read_at_once(fresh: Node) 
 
 UUID = simulated_inventory().gpus[0].uuid
 DEVICE = frozenset({("nvidia.com/gpu", UUID)})
-BY_PLUGIN = Allocations(offered=DEVICE, held=DEVICE)
+BY_PLUGIN = KubeletDevices(offered=DEVICE, held=DEVICE)
 SLICE: dict[str, Any] = {
     "spec": {
         "driver": "gpu.nvidia.com",
@@ -471,7 +471,7 @@ class Beside(Setup):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.answer: Allocations | None = Allocations()
+        self.answer: KubeletDevices | None = KubeletDevices()
         self.asked, self.changes = 0, 0
         self.wakeup = Wakeup()
         others = OtherUsersReader(self.allocations)
@@ -487,7 +487,7 @@ class Beside(Setup):
         )
         self.set_answer(self.answer)
 
-    def allocations(self) -> Allocations:
+    def allocations(self) -> KubeletDevices:
         self.asked += 1
         if self.answer is None:
             raise RetryableError("kubelet.sock: no answer")
@@ -496,7 +496,7 @@ class Beside(Setup):
     def _changed(self) -> None:
         self.changes += 1
 
-    def set_answer(self, answer: Allocations | None) -> None:
+    def set_answer(self, answer: KubeletDevices | None) -> None:
         self.answer = answer
         self.cards.refresh()
 
@@ -523,13 +523,13 @@ PLUGIN = ("nvidia-device-plugin", "tensor-fusion.ai/used-by=nvidia-device-plugin
 def test_card_of_the_device_plugin_is_tainted_until_plugin_and_container_are_gone(
     beside: Beside,
 ) -> None:
-    beside.set_answer(Allocations(offered=DEVICE))
+    beside.set_answer(KubeletDevices(offered=DEVICE))
     assert (beside.shown(), beside.shown(GPU_1)) == (PLUGIN, ("",))
     changes = beside.changes
-    beside.set_answer(Allocations(held=DEVICE))
+    beside.set_answer(KubeletDevices(held=DEVICE))
     assert beside.changes == changes
 
-    beside.set_answer(Allocations())
+    beside.set_answer(KubeletDevices())
 
     assert beside.shown() == ("",)
 
@@ -561,7 +561,7 @@ def test_claim_on_a_card_that_another_container_got_since_the_last_reading_waits
     beside: Beside,
 ) -> None:
     held, free = beside.put("held"), beside.put("free", GPU_1)
-    beside.set_answer(Allocations(offered=DEVICE))
+    beside.set_answer(KubeletDevices(offered=DEVICE))
     beside.answer = BY_PLUGIN
 
     assert beside.refused(held) == (
@@ -569,7 +569,7 @@ def test_claim_on_a_card_that_another_container_got_since_the_last_reading_waits
         "expected only claims of this driver"
     )
     beside.prepared(free)
-    beside.answer = Allocations()
+    beside.answer = KubeletDevices()
     beside.prepared(held)
 
 

@@ -530,7 +530,7 @@ def test_claim_whose_limits_are_followed_while_it_is_unprepared_leaves_no_files(
     (setup.cdi_folder / spec_file(ref.uid)).unlink()  # so that following has something to write
     setup.host_files.before_write = lambda: setup.unprepare(ref)
 
-    setup.upkeep().follow([record])
+    setup.upkeep().update([record])
 
     assert (setup.files(), setup.store.claims()) == ({}, [])
 

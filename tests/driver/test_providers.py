@@ -27,8 +27,8 @@ from tensorfusion_dra.core.kubernetes.device_rules import MAX_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.driver import providers
 from tensorfusion_dra.driver.providers import (
-    Outcome,
     ProviderKind,
+    ProviderOutcome,
     Providers,
     ProviderState,
     Registered,
@@ -60,7 +60,7 @@ def racks(of: Providers, *, call_again: bool = True) -> list[object]:
     return [device.attributes.get(RACK) for device in devices(of, call_again=call_again)]
 
 
-def outcome(of: Providers, name: str = "rack") -> Outcome:
+def outcome(of: Providers, name: str = "rack") -> ProviderOutcome:
     return next(each.outcome for each in of.reports() if each.registered.name == name)
 
 

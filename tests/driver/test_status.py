@@ -11,7 +11,12 @@ import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
+from tensorfusion_dra.core.errors import (
+    MissingPermissionError,
+    RetryableError,
+    StatusError,
+    UnreadableError,
+)
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.status import StatusReporter
@@ -232,8 +237,8 @@ def test_claim_is_not_ready_while_its_card_is_sick(node: Node) -> None:
     assert third > first
 
 
-def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node: Node) -> None:
-    node.faults = [RetryableError("500")] * 9
+def test_fault_of_the_server_is_retried_for_ever_and_with_others(node: Node) -> None:
+    node.faults = [RetryableError("no answer")] * 9
 
     def report_another() -> None:
         if len(node.written) == 9:
@@ -245,6 +250,34 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node
     node.run()
 
     assert node.written == ["a"] * 9 + ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        StatusError("Request entity too large", 413),
+        StatusError("etcdserver: request is too large", 500),
+        StatusError("denied by a policy", 422),
+        UnreadableError("found more than 1048576 bytes"),
+    ],
+)
+def test_claim_that_the_server_refuses_delays_no_other_and_is_tried_less_and_less(
+    node: Node, fault: RetryableError
+) -> None:
+    def refuse() -> None:
+        if node.written == ["a"]:
+            node.report("b")
+        if node.written[-1] == "a" and len(node.written) < 10:
+            raise fault
+
+    node.before_write = refuse
+    node.report("a")
+
+    node.run()
+
+    assert node.written == ["a", "b", *["a"] * 8]
+    assert node.times[1] < 0.2
+    assert 30 <= node.times[-1] <= 600
 
 
 def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome(node: Node) -> None:

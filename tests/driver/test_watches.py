@@ -13,9 +13,9 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.use import Container, Process
+from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError, UnreadableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import use_watch
@@ -32,7 +32,6 @@ from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
-from tests.enforcers.test_enforcer_choice import NOW, Chooser
 from tests.support.builders import stored_claims
 from tests.support.builders.prepared_claims import (
     POD,
@@ -41,6 +40,7 @@ from tests.support.builders.prepared_claims import (
     prepared_share,
     simulated_share,
 )
+from tests.support.enforcer_choice import NOW, Chooser
 from tests.support.logs import capture_logs
 from tests.support.ports import EventsInMemory
 
@@ -419,6 +419,7 @@ class Node:
         self.claims = claims
         self.lists = 0
         self.is_away = False
+        self.refused: dict[str, RetryableError] = {}
         self.written: dict[str, Sequence[Mapping[str, Any]]] = {}
         self.conditions = BindingConditions(
             self.chooser.chooser, self, self, node_name="node-01", now=lambda: NOW
@@ -431,6 +432,8 @@ class Node:
         return [found for each in self.claims if (found := projected(each, keep))]
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        if fault := self.refused.get(ref.name):
+            raise fault
         self.written[ref.name] = devices
         return True
 
@@ -441,6 +444,28 @@ class Node:
             self.chooser.check(*present, after=after)
             self.conditions.settle()
         return self.lists - before
+
+
+@pytest.mark.parametrize(
+    ("fault", "written", "lists"),
+    [
+        (StatusError("Request entity too large", 413), ["b", "c"], LISTS),
+        (RetryableError("no answer"), [], 20),
+    ],
+)
+def test_claim_whose_status_is_refused_keeps_no_other_waiting(
+    fault: RetryableError, written: list[str], lists: int
+) -> None:
+    node = Node(*(claim(name, result()) for name in "abc"))
+    node.refused["a"] = fault
+    node.settle()
+    node.settle("mps", after=100)
+    node.lists = 0
+
+    node.settle("mps", times=20)
+
+    assert sorted(node.written) == written
+    assert node.lists <= lists
 
 
 @pytest.mark.parametrize(
@@ -547,7 +572,7 @@ class Cards(Enforcer):
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.cards: Mapping[str, Sequence[Process]] = {"GPU-0": [], "GPU-1": []}
+        self.cards: Mapping[str, Sequence[GpuProcess]] = {"GPU-0": [], "GPU-1": []}
         self.claims = [TWO_CARDS]
         self.events = EventsInMemory()
         self.reported: list[str] = []
@@ -568,7 +593,7 @@ class Cards(Enforcer):
     def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
         return self.counted
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         if self.unreadable:
             raise RetryableError(self.unreadable)
         return self.cards
@@ -598,7 +623,7 @@ class Cards(Enforcer):
     def use(self, gib: float, *, card: str = "GPU-0", pod: str = POD.uid, times: int = 1) -> None:
         """Have one process, of this pod or none, use the memory of a card at the next checks."""
         of = Container(pod_uid=pod, id="4f" * 32) if pod else None
-        process = Process(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
+        process = GpuProcess(pid=7, vram_bytes=int(gib * GIB), container=of, name="python")
         self.cards = {"GPU-0": [], "GPU-1": [], card: [process]}
         self.check(times=times)
 
@@ -687,6 +712,24 @@ def test_claims_are_read_for_a_pod_that_no_record_names_until_the_api_server_ans
     assert [*current.foreign] == ([] if used_bytes else ["GPU-0"])
 
 
+def test_claim_that_cannot_be_read_hides_no_processes_of_another_card(cards: Cards) -> None:
+    cards.reason = UnreadableError("found more than is read")
+    cards.use(3, pod="uid-late")
+    cards.use(1, pod="", card="GPU-1")
+    (late,) = [
+        GpuProcess(pid=8, vram_bytes=GIB, container=Container(pod_uid="uid-late", id="5f" * 32))
+    ]
+    cards.cards = {**cards.cards, "GPU-0": [late]}
+    cards.events.written.clear()
+    cards.watch = UseWatch(
+        cards, lambda: cards.claims, cards, {TWO_CARDS.enforcer: cards}, clock=lambda: cards.seconds
+    )
+
+    cards.check(times=2)
+
+    assert [text.partition(":")[0] for _, text in cards.events.written] == ["GPU-1"]
+
+
 def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> None:
     cards.unreadable = "no such PID namespace"
     cards.counted = {(POD.uid, "GPU-0"): 21 * GIB}
@@ -703,7 +746,7 @@ def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> 
 def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
     rounds = iter(range(3))
 
-    def failing() -> Mapping[str, Sequence[Process]]:
+    def failing() -> Mapping[str, Sequence[GpuProcess]]:
         cards.watch._wakeup.wake()  # go round at once
         if next(rounds) == 2:
             cards.watch.stop()

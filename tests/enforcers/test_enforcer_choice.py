@@ -3,29 +3,23 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
-from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import State, Verdict
+from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.enforcers import choice
-from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
-from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
+from tests.support.enforcer_choice import KINDS, NOW, ORDER, Chooser
 from tests.support.logs import capture_logs
-from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -38,32 +32,8 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
-from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER, signing
+from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER
 
-ABSENT: Final = {
-    "nvidia": verdicts.not_enforced(
-        verdicts.DRIVER_CANNOT_LIMIT,
-        "/run/tensor-fusion/nvidia/memory-limits/socket: found No such file or directory, expected "
-        "the container memory-limits",
-    ),
-    "tensor-fusion": verdicts.not_enforced(
-        verdicts.LIMITER_MISSING, "/run/tensor-fusion/libcuda_limiter.so: not found"
-    ),
-    "hami-core": verdicts.not_enforced(
-        verdicts.LIMITER_MISSING, "/usr/local/vgpu/libvgpu.so.1: not found"
-    ),
-    "mps": verdicts.not_enforced(
-        verdicts.DAEMON_SILENT,
-        "no MPS daemon answers at /run/nvidia/mps/pipe/control: No such file or directory",
-    ),
-}
-
-INSTALLED: Final = verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
-ANSWERS: Final = verdicts.enforced(
-    verdicts.ENFORCER_ALIVE, "the MPS daemon answers at /run/nvidia/mps/pipe/control"
-)
-KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
-ORDER: Final = NodeSettings(node_name="node-01").candidates
 EXPANDING: Final = replace(
     NODE,
     oversubscription=Oversubscription(
@@ -71,57 +41,6 @@ EXPANDING: Final = replace(
     ),
 )
 BOTH: Final[dict[str, Any]] = {"compute": True, "memory": True}
-NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-class Chooser:
-    """A chooser with a clock that a test moves, on a node on which enforcers come and go.
-
-    Attributes:
-        present: Names of the enforcers that are there.
-        read: Names of the enforcers whose signs were read.
-    """
-
-    def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
-        self.seconds, self.time = 0.0, NOW
-        self.present: set[str] = set()
-        self.absent = dict(ABSENT)
-        self.read: list[str] = []
-        self.events = EventsInMemory()
-        self.changes = 0
-        kinds = (KINDS[name] for name in candidates or ORDER)
-        self.chooser = NodeEnforcer(
-            {kind.name: signing(kind, partial(self._sign, kind)) for kind in kinds},
-            is_auto=is_auto,
-            on_change=self._changed,
-            now=lambda: self.time,
-            clock=lambda: self.seconds,
-            **{"is_required": False, **more},
-        )
-
-    def _sign(self, enforcer: Enforcer) -> Sign:
-        self.read.append(enforcer.name)
-        if isinstance(enforcer, NoEnforcer):
-            return enforcer.sign()
-        if enforcer.name not in self.present:
-            return Sign(verdict=self.absent[enforcer.name])
-        return Sign(verdict=INSTALLED if enforcer.name == "hami-core" else ANSWERS)
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def chosen(self, *present: str) -> str:
-        self.present = {*present}
-        return self.chooser.of_new_claim().enforcer
-
-    def current(self) -> Verdict:
-        assert self.chooser.current is not None
-        return self.chooser.current.verdict
-
-    def check(self, *present: str, after: float = CHECK_SECONDS) -> None:
-        self.present = {*present}
-        self.seconds += after
-        self.chooser.check(self.events.warn)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +414,7 @@ def test_whole_card_is_prepared_in_isolation_shared_and_stays_without_limit(
 
     (share,) = record.shares
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
-    (found,) = enforcers.judged(record, enforcer, (), is_new=False)
+    (found,) = enforcer_rules.judged(record, enforcer, (), is_new=False)
     assert (found.state, found.reason) == ("Enforced", "NoLimit")
     assert node.store.claims() == [record]
     assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))

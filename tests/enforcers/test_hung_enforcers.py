@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from tensorfusion_dra.app.memory_limits import LimitsServer
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import (
     Enforcer,
@@ -181,7 +181,7 @@ def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
     memory_limits.answers.clear()
 
     first, second = (setup.refused(put(setup, name)) for name in "bc")
-    (judged,) = enforcers.judged(prepared, nvidia, [prepared], is_new=False)
+    (judged,) = enforcer_rules.judged(prepared, nvidia, [prepared], is_new=False)
 
     assert "found no answer within 0 s" in first
     for text in (second, judged.text, nvidia.sign().verdict.text):
@@ -333,5 +333,5 @@ def test_silent_enforcer_that_is_required_refuses_a_part_and_no_whole_card(tmp_p
     assert "found No such file or directory" in setup.refused(put(setup, "a"))
     assert setup.prepared(put(setup, "whole", **WHOLE)).shares[0].limit is None
     claim = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="nvidia")
-    (found,) = enforcers.judged(claim, nvidia, (), is_new=False)
+    (found,) = enforcer_rules.judged(claim, nvidia, (), is_new=False)
     assert found.state is State.UNKNOWN

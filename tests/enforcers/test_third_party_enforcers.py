@@ -13,7 +13,7 @@ from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import (
     Edits,
@@ -292,7 +292,7 @@ def test_claim_is_prepared_judged_and_unprepared_with_it(node: Setup) -> None:
     assert record.enforcer == "sixth"
     assert f"SIXTH_LIMIT={16 * 2**30}" in str(node.spec_of(ref))
     assert world["kept"] == {ref.uid: record}
-    (found,) = enforcers.judged(record, node.enforcer, [record], is_new=False)
+    (found,) = enforcer_rules.judged(record, node.enforcer, [record], is_new=False)
     assert (found.state, found.reason) == (State.ENFORCED, "SixthDaemon")
     assert node.unprepare(ref) == {ref.uid: None}
     assert world["kept"] == {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core.claims import device_status, verdicts
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.enforcer import Enforcer
@@ -64,7 +64,7 @@ def is_like(verdict: Verdict, expected: tuple[str, str, str]) -> bool:
 def judged(
     claim: PreparedClaim, by: Enforcer | None, others: Iterable[PreparedClaim] = ()
 ) -> Sequence[Verdict]:
-    return enforcers.judged(claim, by, others, is_new=False)
+    return enforcer_rules.judged(claim, by, others, is_new=False)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_shares_that_no_enforcer_keeps_are_judged_without_one_and_need_no_eviden
     (found,) = judged(claim, by)
 
     assert is_like(found, expected)
-    assert not enforcers.needs_evidence(claim, by)
+    assert not enforcer_rules.needs_evidence(claim, by)
 
 
 def test_limiter_in_the_image_leaves_no_evidence_and_another_has_to() -> None:
@@ -216,7 +216,7 @@ def test_limiter_in_the_image_leaves_no_evidence_and_another_has_to() -> None:
     (found,) = judged(hard, TensorFusion())
 
     assert is_like(found, ("Unknown", "LimiterInImage", ""))
-    needed = [enforcers.needs_evidence(claim, TensorFusion()) for claim in (hard, soft())]
+    needed = [enforcer_rules.needs_evidence(claim, TensorFusion()) for claim in (hard, soft())]
     assert needed == [False, True]
 
 
@@ -296,8 +296,8 @@ def test_claims_of_one_pod_and_enforcer_are_beside_each_other_whatever_object_th
     earlier = claim("c", pods=(replace(POD, uid="of an earlier pod of this name"),))
     every = [first, second, earlier, claim("d", enforcer="mps"), orphan]
 
-    assert enforcers.beside(claim("a"), every) == [second]
-    assert enforcers.beside(orphan, [*every, replace(orphan, ref=first.ref)]) == []
+    assert enforcer_rules.beside(claim("a"), every) == [second]
+    assert enforcer_rules.beside(orphan, [*every, replace(orphan, ref=first.ref)]) == []
 
 
 class Judge(Enforcer):

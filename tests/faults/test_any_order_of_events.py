@@ -33,8 +33,8 @@ from hypothesis.stateful import (
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, NODES, SLICES, Client
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, Nodes
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiNodes
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -224,15 +224,15 @@ class ModelledNode:
         api = Api(self.server.kubeconfig(self.folder / "kubeconfig"))
         publisher = Publisher(
             self.setup.catalog,
-            Slices(api, node_name=NODE.name),
-            Nodes(api, node_name=NODE.name),
+            ApiSlices(api, node_name=NODE.name),
+            ApiNodes(api, node_name=NODE.name),
             EventsInMemory(),
             lease=PublisherLease(self.data_folder),
             repairs=Repairs(
                 clock=itertools.count(step=3600).__next__
             ),  # each reading is an hour later
         )
-        return self.setup.with_claims(Claims(api)), publisher
+        return self.setup.with_claims(ApiClaims(api)), publisher
 
 
 class World(RuleBasedStateMachine):

@@ -6,9 +6,9 @@ import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.faults import invariants
 from tests.support.churn import Churn
+from tests.support.node_plugin_process import cluster_with
 from tests.support.tally import EFFORT, PODS_CHURNED, Tally
 from tests.support.waiting import eventually
 

@@ -13,11 +13,11 @@ from dra_simulator.rest import NODES
 from tensorfusion_dra.app.shared.providers import OWN_NAMES
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import card, uuid
 from tests.support import wheels
 from tests.support.forks import ROOT
+from tests.support.node_plugin_process import cluster_with, start
 
 CAPACITY = "example.com/fan_capacities"
 ISLAND = "example.com/nvlink_island"

@@ -1,37 +1,14 @@
 """The kubelet's lists of devices, over a real socket."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
-import grpc
 import pytest
 
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
-from tests.support.grpc_sockets import serving, unary
-
-
-def kubelet(
-    socket: Path,
-    held: pb.ListPodResourcesResponse | None,
-    offered: Sequence[pb.ContainerDevices] = (),
-) -> AbstractContextManager[None]:
-    """Serve the API on a socket; with None refuse each call, as the kubelet does above its rate."""
-
-    def listed(_: object, context: grpc.ServicerContext) -> pb.ListPodResourcesResponse:
-        if held is None:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        return held
-
-    allocatable = pb.AllocatableResourcesResponse(devices=offered)
-    methods = {
-        "List": unary(listed, pb.ListPodResourcesRequest),
-        "GetAllocatableResources": unary(lambda *_: allocatable, pb.AllocatableResourcesRequest),
-    }
-    return serving(socket, {pod_resources.SERVICE: methods})
+from tests.support.pod_resources import kubelet
 
 
 def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path) -> None:
@@ -46,9 +23,9 @@ def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path)
     offered = [pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-b", "GPU-c"])]
 
     with kubelet(tmp_path / "s", pb.ListPodResourcesResponse(pod_resources=pods), offered):
-        found = pod_resources.allocations(tmp_path / "s")
+        found = pod_resources.devices(tmp_path / "s")
 
-    assert found == Allocations(
+    assert found == KubeletDevices(
         offered=frozenset({("nvidia.com/gpu", "GPU-b"), ("nvidia.com/gpu", "GPU-c")}),
         held=frozenset({("nvidia.com/gpu", "GPU-a"), ("nvidia.com/gpu", "GPU-b")}),
         claims=frozenset({("gpu.nvidia.com", "node-01", "gpu-0")}),
@@ -60,9 +37,9 @@ def test_without_a_socket_nothing_is_known_and_a_kubelet_that_refuses_is_an_erro
 ) -> None:
     socket = tmp_path / "s"
 
-    assert pod_resources.allocations(socket) == Allocations()
+    assert pod_resources.devices(socket) == KubeletDevices()
     with (
         kubelet(socket, None),
         pytest.raises(RetryableError, match=r"s: found rejected by rate limit, expected"),
     ):
-        pod_resources.allocations(socket)
+        pod_resources.devices(socket)

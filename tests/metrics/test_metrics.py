@@ -17,10 +17,10 @@ from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     NodeView,
     PublishingView,
     RegistrationState,
@@ -152,7 +152,9 @@ def states(label: str, **values: float) -> Samples:
         pytest.param(
             node_view(
                 cards=(
-                    card_view(physical=Amounts(vram_bytes=GIB), capacity=Amounts(vram_bytes=GIB)),
+                    card_view(
+                        physical=CardAmounts(vram_bytes=GIB), capacity=CardAmounts(vram_bytes=GIB)
+                    ),
                 )
             ),
             {"card_oversubscription_ratio": [({**ONE, "resource": "vram"}, 1)]},
@@ -409,7 +411,7 @@ def test_every_value_of_the_labels_is_explained() -> None:
     assert values["share"] == documented_metrics.OF_SHARE
     assert values["`state` of a card"] == {"healthy", *(each.name.lower() for each in ProblemKind)}
     assert values["`reason` of slice writes"] == set(WriteReason)
-    assert values["`outcome`"] == set(Outcome)
+    assert values["`outcome`"] == set(ReviewOutcome)
 
 
 @pytest.mark.parametrize("known", [NODE_PLUGIN, WEBHOOK])
@@ -428,7 +430,7 @@ END = datetime(2027, 2, 28, tzinfo=UTC)
 
 
 def webhook_metrics() -> WebhookMetrics:
-    return WebhookMetrics(("Pod", *CONFIG_PATHS), Outcome)
+    return WebhookMetrics(("Pod", *CONFIG_PATHS), ReviewOutcome)
 
 
 def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -> Scraped:
@@ -456,9 +458,9 @@ def test_webhook_answers_what_is_documented_and_every_known_label_set_exists_at_
 def test_reviews_by_kind_and_outcome_with_their_time() -> None:
     metrics = webhook_metrics()
 
-    metrics.reviewed("Pod", Outcome.CHANGED, 0.004)
-    metrics.reviewed("Pod", Outcome.CHANGED, 0.5)
-    metrics.reviewed("DeviceClass", Outcome.DENIED, 0.001)
+    metrics.reviewed("Pod", ReviewOutcome.CHANGED, 0.004)
+    metrics.reviewed("Pod", ReviewOutcome.CHANGED, 0.5)
+    metrics.reviewed("DeviceClass", ReviewOutcome.DENIED, 0.001)
     metrics.refused(404)
 
     found = scrape_webhook(metrics)

@@ -24,7 +24,12 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
-from tensorfusion_dra.scheduling.devices import Capacity, Policy, SchedulingError, with_rules
+from tensorfusion_dra.scheduling.devices import (
+    Policy,
+    PublishedCapacity,
+    SchedulingError,
+    with_rules,
+)
 from tests.support.builders.classes import share_class
 from tests.support.builders.devices import NODE as GPU_NODE
 from tests.support.builders.devices import published_devices
@@ -821,7 +826,7 @@ Q = quantity.parse
 
 def ranged(
     value: str, least: str, *, most: str | None = None, step: str | None = None, default: str = ""
-) -> Capacity:
+) -> PublishedCapacity:
     """A capacity with a validRange; the default is all of it unless another is given."""
     policy = Policy(
         default=Q(default or value),
@@ -829,16 +834,18 @@ def ranged(
         most=None if most is None else Q(most),
         step=None if step is None else Q(step),
     )
-    return Capacity(Q(value), policy)
+    return PublishedCapacity(Q(value), policy)
 
 
 TFLOPS = ranged("312", "0")
 VRAM = ranged("40Gi", "1Mi", step="1Mi")
 STEPS = ranged("100", "10", most="50", step="20", default="10")
 FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
-VALUES = Capacity(Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40"))))
-DEFAULT_ONLY = Capacity(Q("40"), Policy(default=Q("5")))
-PLAIN = Capacity(Q("40"))
+VALUES = PublishedCapacity(
+    Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40")))
+)
+DEFAULT_ONLY = PublishedCapacity(Q("40"), Policy(default=Q("5")))
+PLAIN = PublishedCapacity(Q("40"))
 
 
 @pytest.mark.parametrize(
@@ -873,7 +880,7 @@ PLAIN = Capacity(Q("40"))
     ],
 )
 def test_a_request_consumes_the_rounded_or_the_default_amount(
-    capacity: Capacity, requested: str | None, expected: str
+    capacity: PublishedCapacity, requested: str | None, expected: str
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
@@ -900,7 +907,7 @@ def test_a_request_consumes_the_rounded_or_the_default_amount(
     ],
 )
 def test_a_request_fits_or_is_refused_with_a_reason(
-    capacity: Capacity, requested: str | None, taken: str, reason: str | None
+    capacity: PublishedCapacity, requested: str | None, taken: str, reason: str | None
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 

@@ -8,19 +8,24 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
-from tensorfusion_dra.scheduling.devices import Attribute, Capacity, Device, DeviceId
+from tensorfusion_dra.scheduling.devices import (
+    Attribute,
+    DeviceId,
+    PublishedCapacity,
+    PublishedDevice,
+)
 from tests.support.builders.slices import stored_slices
 from tests.support.hostile_selectors import LISTS, STRINGS, TIME, hostile, list_of, repeated
 from tests.support.selecting import A, C
 from tests.support.tally import INPUTS_FUZZED, Tally, portion
 
 DRIVER = "gpu.example.com"
-GPU = Device(
+GPU = PublishedDevice(
     id=DeviceId(DRIVER, "node-a", "gpu-0"),
     attributes={
         "model": Attribute("string", "A100"),
@@ -30,8 +35,8 @@ GPU = Device(
         "resource.kubernetes.io/pciBusID": Attribute("string", "0000:3b:00.0"),
     },
     capacity={
-        "tflops": Capacity(quantity.parse("71200m")),
-        "vram": Capacity(quantity.parse("40Gi")),
+        "tflops": PublishedCapacity(quantity.parse("71200m")),
+        "vram": PublishedCapacity(quantity.parse("40Gi")),
     },
     is_shared=True,
 )
@@ -160,7 +165,7 @@ def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
 def test_an_odd_attribute_fails_every_expression_on_its_device(
     attribute: Attribute, reason: str
 ) -> None:
-    odd = Device(id=GPU.id, attributes={"odd": attribute})
+    odd = PublishedDevice(id=GPU.id, attributes={"odd": attribute})
 
     with pytest.raises(CelRunError, match=reason):
         cel_evaluation.selector("true").matches(odd)
@@ -359,7 +364,7 @@ def memory_kib(field: str) -> int:
 
 def selected(expression: str, nodes: int = 1) -> int:
     """Return how many devices an expression selects, as the webhook finds them."""
-    translated = dialect.translate(expression)
+    translated = user_guide.translate(expression)
     if text := cel_evaluation.refusal(translated):
         raise InputError(text)
     select = cel_evaluation.selecting(translated, count=2 * nodes)

@@ -236,7 +236,7 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
         assert len(claim_store.read(tmp_path).claims) == 9
 
     assert (files(tmp_path), (tmp_path / LOCK).stat().st_size) == before
-    assert claim_store.read(tmp_path / "missing") == claim_records.Found()
+    assert claim_store.read(tmp_path / "missing") == claim_records.FoundRecords()
     assert not (tmp_path / "missing").exists()
 
 

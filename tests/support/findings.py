@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.finding import Finding, Level
 
 Expected = tuple[Level, str]
 """A finding's level, and a part of its text."""

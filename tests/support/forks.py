@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from tensorfusion_dra.app.simulate.plugin_process import Process
 from tests.guard import processes
+from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -162,6 +163,12 @@ def run(
         code = process.wait(PATIENCE_SECONDS)
         printed = (file.read_bytes().decode() for file in (out, err))
         return Ended(arguments, code, *printed)
+
+
+def command(*arguments: str, **environment: str) -> Ended:
+    """Run the command in a process of its own."""
+    guarded = path_guard.environment({"PATH": "/usr/bin:/bin", **environment})
+    return run(*arguments, environment=guarded)
 
 
 def _logging(

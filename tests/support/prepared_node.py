@@ -19,13 +19,13 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
 from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, Events
+from tensorfusion_dra.driver.ports import ClaimSource, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import CatalogBuilder, DeviceCatalog, OtherUsersReader
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
@@ -153,7 +153,7 @@ class Setup:
         self.other_users = OtherUsersReader()
         self.reads_pods = True
         self.required: Callable[[], Sign] | None = None
-        self.node_enforcer: NodeEnforcer | None = None
+        self.node_enforcer: EnforcerChooser | None = None
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
         self.preparer = self.with_claims(self.claims)
@@ -162,7 +162,7 @@ class Setup:
     def catalog(self) -> DeviceCatalog:
         return self.cards.catalog
 
-    def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
+    def with_claims(self, claims: ClaimSource, catalog: DeviceCatalog | None = None) -> Preparer:
         facts = FactsReader(
             catalog=catalog or self.catalog,
             other_users=self.other_users,
@@ -179,10 +179,10 @@ class Setup:
     def upkeep(self) -> Upkeep:
         return Upkeep(self.store, self.node_files, self.enforcers, self.status)
 
-    def named_enforcer(self) -> NodeEnforcer:
+    def named_enforcer(self) -> EnforcerChooser:
         """Return the choice of the one enforcer that the settings name."""
         enforcer = signing(self.enforcer, self.required or (lambda: NOT_LOOKED_FOR))
-        return NodeEnforcer(
+        return EnforcerChooser(
             {enforcer.name: enforcer},
             is_auto=False,
             is_required=self.required is not None,

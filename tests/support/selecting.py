@@ -12,7 +12,7 @@ C: Final = f'device.capacity["{names.DRIVER}"]'
 """The driver's capacities in such a selector."""
 
 
-def as_scheduled(published: Device) -> devices.Device:
+def as_scheduled(published: Device) -> devices.PublishedDevice:
     """Return the device as the scheduler reads it from its slice."""
     document = {
         "metadata": {"name": "slice"},

@@ -11,7 +11,7 @@ from tensorfusion_dra.app.doctor.objects import trial_pod
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision
 from tensorfusion_dra.webhook import admission
 from tensorfusion_dra.webhook.admission import AdmissionRules
 from tests.support.admission import (
@@ -63,41 +63,41 @@ class Cluster:
             **{"virtual": False, "keeps_cards_apart": lambda _: True, **rules},
         )
 
-    def pod(self, **annotations: str) -> Verdict:
+    def pod(self, **annotations: str) -> Decision:
         return self.admit(pod_document(pod_annotations(**annotations)))
 
-    def admit(self, document: Json, **changes: Any) -> Verdict:
+    def admit(self, document: Json, **changes: Any) -> Decision:
         return self.admission.pod(review_of(document, **changes))
 
-    def claim(self, document: Json | None = None, /, **annotations: str) -> Verdict:
-        """Return the verdict on a claim for a pod with these annotations."""
+    def claim(self, document: Json | None = None, /, **annotations: str) -> Decision:
+        """Return the decision on a claim for a pod with these annotations."""
         self.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
         return self.admission.claim(review_of(document or template_claim()))
 
-    def claim_of(self, admitted: Verdict) -> Verdict:
-        """Store an admitted pod; return the verdict on the claim that is made for it."""
+    def claim_of(self, admitted: Decision) -> Decision:
+        """Store an admitted pod; return the decision on the claim that is made for it."""
         self.pods.stored["uid-train"] = changed(admitted)
         return self.admission.claim(review_of(template_claim()))
 
 
-def errors(verdict: Verdict) -> list[str]:
-    return [str(error) for error in verdict.errors]
+def errors(decision: Decision) -> list[str]:
+    return [str(error) for error in decision.errors]
 
 
-def changed(verdict: Verdict) -> Json:
+def changed(decision: Decision) -> Json:
     """Return the object as the webhook has changed it."""
-    assert verdict.changed is not None
-    return dict(verdict.changed)
+    assert decision.changed is not None
+    return dict(decision.changed)
 
 
-def claimed(verdict: Verdict) -> Json:
+def claimed(decision: Decision) -> Json:
     """Return the devices of a claim that the webhook has filled."""
-    found: Json = changed(verdict)["spec"]["devices"]
+    found: Json = changed(decision)["spec"]["devices"]
     return found
 
 
-def requests(verdict: Verdict) -> Json:
-    return dict(claimed(verdict)["requests"][0]["exactly"]["capacity"]["requests"])
+def requests(decision: Decision) -> Json:
+    return dict(claimed(decision)["requests"][0]["exactly"]["capacity"]["requests"])
 
 
 @pytest.mark.parametrize("pools", [[], [gpupool_document("a", default=True)]])
@@ -238,16 +238,16 @@ A_ON, B_DEFAULT_ON = gpupool_document("a", **ON), gpupool_document("b", default=
 def test_pods_annotation_overrides_its_pools_dra_setting(
     cluster: Cluster, annotations: dict[str, str], *, is_on: bool
 ) -> None:
-    verdict = cluster.pod(**{**AMOUNTS, **annotations})
+    decision = cluster.pod(**{**AMOUNTS, **annotations})
 
-    assert (verdict.changed is not None) is is_on
-    assert not verdict.errors
+    assert (decision.changed is not None) is is_on
+    assert not decision.errors
 
 
 def test_chosen_pool_is_written_into_the_pod() -> None:
-    verdict = Cluster(B_DEFAULT).pod(dra_enabled="true", **AMOUNTS)
+    decision = Cluster(B_DEFAULT).pod(dra_enabled="true", **AMOUNTS)
 
-    assert changed(verdict)["metadata"]["annotations"]["tensor-fusion.ai/gpupool"] == "b"
+    assert changed(decision)["metadata"]["annotations"]["tensor-fusion.ai/gpupool"] == "b"
 
 
 @pytest.mark.parametrize(
@@ -329,9 +329,9 @@ def test_pod_without_amounts_that_has_another_systems_words_is_told_of_them(
     container = container_document(resources={"limits": limits})
     asked = pod_annotations(dra_enabled="true", **annotations)
 
-    verdict = Cluster().admit(pod_document(asked, container))
+    decision = Cluster().admit(pod_document(asked, container))
 
-    found = errors(verdict)
+    found = errors(decision)
     assert [each for each in found if "found no amount" not in each] == expected
     assert any("found no amount" in each for each in found) == (not annotations)
 
@@ -400,6 +400,21 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
+def test_one_node_that_publishes_the_default_gpupool_does_not_send_all_pods_there() -> None:
+    pools = ["default", "default", "default", "prod"]
+    slices = [
+        {"spec": {"nodeName": f"n{number}", "pool": {"name": f"{pool}/n{number}"}}}
+        for number, pool in enumerate(pools)
+    ]
+    cluster = Cluster(gpupool_document("prod", default=True), slices=slices)
+    asks = {"dra_enabled": "true", **AMOUNTS}
+
+    pod, claim = cluster.pod(**asks), cluster.claim(**asks)
+
+    assert not changed(pod)["metadata"]["annotations"].get("tensor-fusion.ai/gpupool")
+    assert "prod" not in str(claim.changed)
+
+
 @pytest.mark.parametrize(
     ("namespace", "asks", "amounts"),
     [
@@ -418,11 +433,11 @@ def test_amounts_that_a_pod_does_not_name_come_from_its_namespaces_quota(
     document = pod_document(pod_annotations(dra_enabled="true", **asks))
     document["metadata"]["namespace"] = namespace
 
-    verdict = cluster.admit(document)
+    decision = cluster.admit(document)
 
-    exactly = claimed(cluster.claim_of(verdict))["requests"][0]["exactly"]
+    exactly = claimed(cluster.claim_of(decision))["requests"][0]["exactly"]
     assert exactly.get("capacity", {}).get("requests") == amounts
-    assert not any("amounts are ignored" in text for text in verdict.warnings)
+    assert not any("amounts are ignored" in text for text in decision.warnings)
 
 
 FILLED: Any = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
@@ -472,7 +487,7 @@ def test_a_pod_with_amounts_that_nothing_enables_is_warned_of_and_left_alone(
     document = pod_document(pod_annotations(**AMOUNTS))
     document["metadata"]["labels"] = labels
 
-    assert Cluster(*pools).admit(document) == Verdict(warnings=tuple(warnings))
+    assert Cluster(*pools).admit(document) == Decision(warnings=tuple(warnings))
 
 
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-5d8", "uid": "rs-1"}
@@ -506,9 +521,9 @@ def test_the_controller_of_a_pod_that_nothing_enables_is_told(
     document = pod_document(pod_annotations(**AMOUNTS))
     document["metadata"]["ownerReferences"] = owners
 
-    verdict = cluster.admission.pod(replace(review_of(document), dry_run=dry_run))
+    decision = cluster.admission.pod(replace(review_of(document), dry_run=dry_run))
 
-    assert verdict.warnings == (NOT_ENABLED,)
+    assert decision.warnings == (NOT_ENABLED,)
     assert told == ([(about, (NOT_ENABLED,))] if about else [])
 
 
@@ -694,10 +709,10 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
     getattr(cluster, source).error = RetryableError("no answer")
     asks = {"dra_enabled": "true", "compute_percent_request": "25", "qos": "high"}
 
-    verdicts = [cluster.pod(**asks), cluster.claim(**asks)]
+    decisions = [cluster.pod(**asks), cluster.claim(**asks)]
 
-    assert [verdict.code == 503 for verdict in verdicts] == unavailable
-    assert [errors(verdict) == ["no answer"] for verdict in verdicts] == unavailable
+    assert [decision.code == 503 for decision in decisions] == unavailable
+    assert [errors(decision) == ["no answer"] for decision in decisions] == unavailable
 
 
 @pytest.mark.parametrize(
@@ -749,10 +764,10 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
     document = pod_document(pod_annotations(**AMOUNTS, **annotations))
     document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
-    verdict = Cluster().admit(document)
+    decision = Cluster().admit(document)
 
-    assert verdict.changed is None
-    assert [text.partition(",")[0] for text in errors(verdict)] == [
+    assert decision.changed is None
+    assert [text.partition(",")[0] for text in errors(decision)] == [
         f"metadata.labels[tensor-fusion.ai/enabled]: {text}" for text in refused
     ]
 
@@ -797,10 +812,10 @@ def test_claim_requests_the_amounts_that_the_cards_in_its_reach_share(
 ) -> None:
     cluster = Cluster(*pools, slices=slices, virtual=virtual)
 
-    verdict = cluster.claim(gpupool="a", gpu_model="A100", **AMOUNTS)
+    decision = cluster.claim(gpupool="a", gpu_model="A100", **AMOUNTS)
 
-    assert requests(verdict)[expected] == "16Gi"
-    assert len(requests(verdict)) == 2
+    assert requests(decision)[expected] == "16Gi"
+    assert len(requests(decision)) == 2
 
 
 BOTH_KINDS = (
@@ -854,9 +869,9 @@ def test_claim_without_room_for_each_kind_of_amounts_is_refused_with_nodes_of_bo
     devices = [(model, "10") for model in models]
     both = (slice_of_models(*devices), slice_of_models(*devices, node="new", virtual=True))
 
-    verdict = Cluster(slices=both).claim(gpu_model=",".join(models), **AMOUNTS)
+    decision = Cluster(slices=both).claim(gpu_model=",".join(models), **AMOUNTS)
 
-    (error,) = errors(verdict)
+    (error,) = errors(decision)
     assert error.startswith(
         "pod team-a/train: found 10 alternatives: for each of M0, M1, M2, M3, M4 one of the nodes "
         "that oversubscribe, such as new, and one of the others, such as node-01; expected at most "
@@ -933,10 +948,10 @@ def test_claim_that_its_class_cannot_fill_is_refused(
     else:
         cluster.classes.listed = device_classes
 
-    verdict = cluster.claim(of_class(**amounts))
+    decision = cluster.claim(of_class(**amounts))
 
-    assert verdict.code == code
-    assert errors(verdict)[0].removeprefix(": ").startswith(text)
+    assert decision.code == code
+    assert errors(decision)[0].removeprefix(": ").startswith(text)
 
 
 @pytest.mark.parametrize("uses", [{"name": "gpu"}, {"name": "gpu", "request": "gpu-request"}, None])
@@ -950,20 +965,20 @@ def test_claim_for_several_cards_is_split_unless_a_container_names_its_request(
     user = container_document(resources={"claims": [uses]})
     cluster.pods.stored["uid-train"] = pod_document({}, user)
 
-    verdict = cluster.admission.claim(review_of(document))
+    decision = cluster.admission.claim(review_of(document))
 
     if uses and "request" in uses:
-        (error,) = errors(verdict)
+        (error,) = errors(decision)
         assert error.startswith("pod spec.containers[0].resources.claims[0].request: found gpu-")
     else:
-        names = [each["name"] for each in claimed(verdict)["requests"]]
+        names = [each["name"] for each in claimed(decision)["requests"]]
         assert names == ["gpu-request", "gpu-request-2"]
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:
-    verdict = Cluster().admission.claim(review_of(template_claim()))
+    decision = Cluster().admission.claim(review_of(template_claim()))
 
-    assert errors(verdict) == [
+    assert errors(decision) == [
         "metadata.ownerReferences: found no pod team-a/train of UID uid-train, "
         "expected the pod that the claim is for"
     ]
@@ -1085,11 +1100,11 @@ def test_request_above_the_limit_of_its_class_is_refused(vram: str, error: str) 
     cluster = Cluster()
     cluster.classes.listed = [ROOMY]
 
-    verdict = cluster.admission.claim(
+    decision = cluster.admission.claim(
         review_of(by_hand("ResourceClaim", {"vram": vram}, of_class="roomy"))
     )
 
-    assert errors(verdict) == ([error] if error else [])
+    assert errors(decision) == ([error] if error else [])
 
 
 @pytest.mark.parametrize("enforces_hard", [False, True])
@@ -1102,7 +1117,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
     of_claim = cluster.admission.parameters(review_of(template_claim(devices={"config": config})))
 
-    assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
+    assert [bool(decision.errors) for decision in (of_pod, of_claim)] == [not enforces_hard] * 2
 
 
 def test_claim_of_an_admitted_pod_keeps_the_amounts_of_its_review() -> None:
@@ -1132,9 +1147,9 @@ def pod_of_containers(shares: object, **annotations: str) -> Json:
 def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> None:
     cluster = Cluster()
 
-    verdict = cluster.admit(pod_of_containers(BY_CONTAINER, qos="high"))
+    decision = cluster.admit(pod_of_containers(BY_CONTAINER, qos="high"))
 
-    admitted, name = changed(verdict), "tensor-fusion-gpu-claim"
+    admitted, name = changed(decision), "tensor-fusion-gpu-claim"
     spec, annotations = admitted["spec"], admitted["metadata"]["annotations"]
     assert [each["name"] for each in spec["resourceClaims"]] == [name]
     assert [
@@ -1148,11 +1163,11 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
     ]
     assert annotations["tensor-fusion.ai/inject-container"] == "setup,app,log"
     assert "tensor-fusion.ai/vram-request" not in annotations
-    (warning,) = verdict.warnings
+    (warning,) = decision.warnings
     assert warning.startswith("tensor-fusion.ai/container-shares:")
     assert cluster.admit(admitted).changed == admitted
 
-    filled = cluster.claim_of(verdict)
+    filled = cluster.claim_of(decision)
 
     devices = claimed(filled)
     assert {
@@ -1221,6 +1236,6 @@ def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
 def test_shares_that_no_container_can_have_are_refused(
     shares: object, annotations: dict[str, str], expected: str
 ) -> None:
-    verdict = Cluster().admit(pod_of_containers(shares, **annotations))
+    decision = Cluster().admit(pod_of_containers(shares, **annotations))
 
-    assert expected in "; ".join(errors(verdict))
+    assert expected in "; ".join(errors(decision))

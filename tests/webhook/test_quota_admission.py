@@ -20,7 +20,7 @@ from tensorfusion_dra.cluster.objects import Quotas
 from tensorfusion_dra.cluster.watch import QUOTAS, ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, UnreadableError
-from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict, unavailable
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, unavailable
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tests.support.admission import (
     ClaimsInMemory,
@@ -76,7 +76,7 @@ class Namespace:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def admit(self, document: Json, **changes: Any) -> Verdict:
+    def admit(self, document: Json, **changes: Any) -> Decision:
         return self.admission.claim(review_of(document, **changes))
 
     def refusals(self, document: Json, **changes: Any) -> list[str]:
@@ -282,9 +282,9 @@ def test_no_order_of_reviews_and_storing_exceeds_a_quota(seed: int) -> None:
         begin.wait()
         if is_by_hand:  # from the review on, as nobody can tell when its answer has arrived
             pending.add(name)
-        verdict = replicas[number % 3].claim(review_of(document))
+        decision = replicas[number % 3].claim(review_of(document))
         answered.release()
-        if verdict.errors:
+        if decision.errors:
             pending.discard(name)
             return
         if not is_by_hand:
@@ -386,6 +386,68 @@ def test_a_claim_by_hand_keeps_a_pods_claim_waiting_for_3_seconds(
 
     assert not namespace.refusals(claim("b"))
     assert waited == [3.0] * waits
+
+
+def test_the_larger_of_two_changes_counts_as_either_may_be_stored_last() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    old, most, less = (claim("a", "1Gi", vram_limit=f"{each}Gi") for each in (4, 9, 5))
+    namespace.claims.stored = [old]
+    assert not namespace.refusals(most, operation="UPDATE", old=old)
+    assert not namespace.refusals(less, operation="UPDATE", old=old)
+
+    assert namespace.refusals(claim("b", "1Gi", vram_limit="2Gi"))
+
+
+def test_quotas_are_read_before_claims_as_a_reservation_ends_with_a_stored_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    namespace, other = Namespace(), Namespace()
+    other.quotas, other.claims = namespace.quotas, namespace.claims
+    another_replica = namespace.replica()
+    assert not another_replica.claim(review_of(claim("a", "8Gi"))).errors
+    read = namespace.claims.of_namespace
+
+    def stored_meanwhile(*arguments: Any, **options: Any) -> Any:
+        found = read(*arguments, **options)
+        namespace.claims.stored = [claim("a", "8Gi")]
+        monkeypatch.undo()
+        another_replica.claim(review_of(claim("c", "1Gi")))  # drops the reservation of a
+        return found
+
+    monkeypatch.setattr(namespace.claims, "of_namespace", stored_meanwhile)
+
+    assert namespace.refusals(claim("b", "4Gi"))
+
+
+def test_reservation_of_a_claim_by_hand_is_written_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    namespace, seconds = Namespace(), list[float]()
+    write = namespace.quotas.annotate
+
+    def timed(*arguments: Any, wait_seconds: float) -> bool:
+        seconds.append(wait_seconds)
+        return write(*arguments, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(namespace.quotas, "annotate", timed)
+
+    assert not namespace.refusals(by_hand("a", "1Gi"))
+    assert not namespace.refusals(claim("b", "1Gi"))
+
+    assert 0 < seconds[0] <= 1 < seconds[1]
+
+
+def test_two_raises_at_one_time_are_told_apart() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "10Gi"}))
+    one, four, eight = (claim("a", "1Gi", vram_limit=f"{each}Gi") for each in (1, 4, 8))
+    namespace.claims.stored = [one]
+    assert not namespace.refusals(four, operation="UPDATE", old=one)
+    namespace.claims.stored = [four]
+    assert not namespace.refusals(claim("b", "1Gi", vram_limit="1Gi"))  # claim a is seen with 4Gi
+
+    assert not namespace.refusals(eight, operation="UPDATE", old=four)
+
+    assert namespace.refusals(claim("c", "1Gi", vram_limit="2Gi"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.admission import pod_admission
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.admission import AdmissionRules
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
@@ -54,7 +54,7 @@ def reviews(
     pods: Pods | None = None,
     *,
     pools: ObjectsInMemory | None = None,
-    seen: list[tuple[str, Outcome]] | None = None,
+    seen: list[tuple[str, ReviewOutcome]] | None = None,
     told: list[str] | None = None,
 ) -> Reviews:
     found = [] if seen is None else seen
@@ -178,20 +178,20 @@ def test_each_path_accepts_only_reviews_of_its_kinds(
 @pytest.mark.parametrize(
     ("annotations", "error", "outcome"),
     [
-        ({"vram_request": "16Gi"}, None, Outcome.CHANGED),
-        ({}, None, Outcome.PASSED),
-        ({"vram_request": "many"}, None, Outcome.DENIED),
-        ({"vram_request": "16Gi"}, RetryableError("not listed yet"), Outcome.UNAVAILABLE),
-        ({"vram_request": "16Gi"}, ZeroDivisionError("a defect"), Outcome.FAILED),
+        ({"vram_request": "16Gi"}, None, ReviewOutcome.CHANGED),
+        ({}, None, ReviewOutcome.PASSED),
+        ({"vram_request": "many"}, None, ReviewOutcome.DENIED),
+        ({"vram_request": "16Gi"}, RetryableError("not listed yet"), ReviewOutcome.UNAVAILABLE),
+        ({"vram_request": "16Gi"}, ZeroDivisionError("a defect"), ReviewOutcome.FAILED),
     ],
 )
 def test_every_review_is_reported_with_its_outcome(
-    annotations: Mapping[str, str], error: Exception | None, outcome: Outcome
+    annotations: Mapping[str, str], error: Exception | None, outcome: ReviewOutcome
 ) -> None:
-    pools, seen = ObjectsInMemory(), list[tuple[str, Outcome]]()
+    pools, seen = ObjectsInMemory(), list[tuple[str, ReviewOutcome]]()
     pools.error = error
     pod = pod_document(pod_annotations(dra_enabled="true", **annotations) if annotations else {})
-    defect = pytest.raises(ZeroDivisionError) if outcome is Outcome.FAILED else nullcontext()
+    defect = pytest.raises(ZeroDivisionError) if outcome is ReviewOutcome.FAILED else nullcontext()
 
     with defect:
         respond("/mutate-pods", review_body(pod), to=reviews(pools=pools, seen=seen))

@@ -295,6 +295,24 @@ def test_request_arrived_before_it_waited_for_a_worker(files: Files) -> None:
     assert arrived[1] <= until
 
 
+def test_request_arrived_before_its_body(files: Files) -> None:
+    arrived = list[float]()
+
+    def recorded(asked: Request) -> Response:
+        arrived.append(asked.arrived)
+        return Response(body=b"{}")
+
+    with serving(recorded, files) as server, secured(server, files) as client:
+        text = request("/", b"xx")
+        client.sendall(text[:-2])
+        assert eventually(lambda: held(server, 0) == 1)
+        until = time.monotonic()
+        client.sendall(text[-2:])
+        assert client.recv(100)
+
+    assert arrived[0] <= until
+
+
 def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None:
     def respond(request: Request) -> Response:
         if request.path == "/odd":

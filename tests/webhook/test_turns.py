@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.webhook.turns import Place, Turns
+from tensorfusion_dra.webhook.turns import QueuedRequest, Turns
 
 GROUPS = st.sampled_from([f"{address}/{namespace}" for address in "AB" for namespace in "abc"])
 STEPS = st.lists(GROUPS | st.integers(-9, 9), max_size=60)
@@ -23,21 +23,21 @@ class Requests:
 
     def __init__(self, workers: int, most_bytes: int = 0) -> None:
         self.turns = Turns(workers, most_bytes=most_bytes)
-        self.told: list[Place] = []
-        self.waiting: list[Place] = []
-        self.working: list[Place] = []
+        self.told: list[QueuedRequest] = []
+        self.waiting: list[QueuedRequest] = []
+        self.working: list[QueuedRequest] = []
 
-    def come(self, group: str, size: int = 0) -> Place:
+    def come(self, group: str, size: int = 0) -> QueuedRequest:
         """Add a request of an address and a namespace, such as A/a."""
         address, _, namespace = group.partition("/")
-        place = Place(
+        place = QueuedRequest(
             address=address, namespace=namespace, size=size, on_turn=lambda: self.told.append(place)
         )
         self.waiting.append(place)
         self.turns.wait(place)
         return place
 
-    def step(self, step: str | int) -> list[Place]:
+    def step(self, step: str | int) -> list[QueuedRequest]:
         """Have a request come, end or leave; return those that get a worker by that."""
         before = len(self.told)
         if isinstance(step, str):
@@ -56,7 +56,7 @@ class Requests:
         return started
 
 
-def name(place: Place) -> str:
+def name(place: QueuedRequest) -> str:
     return f"{place.address}/{place.namespace}"
 
 
@@ -119,6 +119,15 @@ def test_no_address_and_no_namespace_has_all_workers_and_none_is_idle(
             or of_namespace[name(each)] == 2
             for each in requests.waiting
         )
+
+
+def test_an_address_with_many_namespaces_leaves_a_quarter_of_the_workers() -> None:
+    requests = Requests(8)
+    for namespace in "abcdefghij":
+        requests.step(f"A/{namespace}")
+
+    assert len(requests.working) == 6
+    assert [name(each) for each in (*requests.step("B/a"), *requests.step("C/a"))] == ["B/a", "C/a"]
 
 
 def test_sizes_in_work_are_bounded_together_and_a_large_one_has_its_turn() -> None:

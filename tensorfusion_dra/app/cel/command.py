@@ -14,14 +14,14 @@ from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.scheduling import cel_evaluation, devices, placement
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
-from tensorfusion_dra.scheduling.devices import Device, Usage
+from tensorfusion_dra.scheduling.devices import PublishedDevice, Usage
 
 Document = Mapping[str, Any]
 
@@ -112,8 +112,8 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     amounts = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, value = part.partition("=")
-        if name not in dialect.CAPACITIES and "/" not in name:
-            known = "=..., ".join([*dialect.CAPACITIES, "DOMAIN/NAME"])
+        if name not in user_guide.CAPACITIES and "/" not in name:
+            known = "=..., ".join([*user_guide.CAPACITIES, "DOMAIN/NAME"])
             raise InputError(f"request: found {part!r}, expected {known}=...")
         try:
             amounts[name] = quantity.parse(value)
@@ -123,7 +123,7 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 
 def _translate(expression: str, *, form: str) -> int:
-    translated = dialect.translate(expression)
+    translated = user_guide.translate(expression)
     for finding in _by_library(translated):
         if finding["ok"] is False:
             raise InputError(finding["text"])
@@ -145,7 +145,7 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     """Return the results of all checks; the first that cannot parse or translate is the last.
 
     Args:
-        as_is: Check an expression in the user guide's dialect as it is, not its translation.
+        as_is: Check an expression in the user guide's form as it is, not its translation.
     """
     try:
         size = len(expression.encode(errors="surrogatepass"))
@@ -154,9 +154,9 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     except CelError as error:
         return [CheckResult(check="syntax", ok=False, text=str(error))]
     try:
-        translated = dialect.translate(expression)
+        translated = user_guide.translate(expression)
     except CelError as error:
-        if size <= dialect.MAX_EXPRESSION_BYTES:
+        if size <= user_guide.MAX_EXPRESSION_BYTES:
             return [*found, CheckResult(check="guide's CEL", ok=False, text=str(error))]
         translated = expression
     if translated != expression:
@@ -172,8 +172,8 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     found.append(
         CheckResult(
             check="length",
-            ok=size <= dialect.MAX_EXPRESSION_BYTES,
-            text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
+            ok=size <= user_guide.MAX_EXPRESSION_BYTES,
+            text=f"{size} of at most {user_guide.MAX_EXPRESSION_BYTES} bytes",
         )
     )
     return [*found, *_by_library(checked), *_unknown_names(checked)]
@@ -181,7 +181,7 @@ def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
 
 def _unknown_names(expression: str) -> list[CheckResult]:
     """Warn of names in this driver's domain that only a provider of another package could give."""
-    known = {syntax.ATTRIBUTES: dialect.ATTRIBUTES, syntax.CAPACITY: dialect.CAPACITIES}
+    known = {syntax.ATTRIBUTES: user_guide.ATTRIBUTES, syntax.CAPACITY: user_guide.CAPACITIES}
     return [
         CheckResult(
             check="names",
@@ -216,7 +216,7 @@ class _Result:
         error: Set if the selector fails on it, which stops the scheduling of the pod.
     """
 
-    device: Device
+    device: PublishedDevice
     reasons: tuple[str, ...]
     refusal: str | None
     error: str | None
@@ -244,7 +244,7 @@ def _explain(
         api: That API server.
         requests: Amounts by capacity that the claim requests.
     """
-    expression = dialect.translate(selector)
+    expression = user_guide.translate(selector)
     if invalid := cel_evaluation.check_expression(expression):
         raise InputError(f"expression: {invalid}")
     found, used = _read(slices, api, with_claims=bool(requests))
@@ -271,7 +271,9 @@ def _explain(
     return 0 if any(item.matches for item in results) else 1
 
 
-def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: Usage) -> _Result:
+def _result(
+    term: Term, device: PublishedDevice, requests: Mapping[str, Quantity], used: Usage
+) -> _Result:
     result = placement.result(term, device)
     refusal: str | None = None
     if requests and not device.is_shared:
@@ -320,7 +322,7 @@ def _lines(
 
 
 def _rows(
-    term: Term, devices: Sequence[Device], depth: int = 0
+    term: Term, devices: Sequence[PublishedDevice], depth: int = 0
 ) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
@@ -335,11 +337,11 @@ def _rows(
         yield from _rows(part, devices, depth + 1)
 
 
-def _passing(term: Term, devices: Sequence[Device]) -> int:
+def _passing(term: Term, devices: Sequence[PublishedDevice]) -> int:
     return sum(placement.result(term, device) is True for device in devices)
 
 
-def _values(term: Term, devices: Sequence[Device]) -> dict[str, Counter[str]]:
+def _values(term: Term, devices: Sequence[PublishedDevice]) -> dict[str, Counter[str]]:
     return {lookup.name: placement.values(lookup, devices) for lookup in term.lookups}
 
 
@@ -357,7 +359,7 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
 
 
-def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
+def _term_document(term: Term, devices: Sequence[PublishedDevice]) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,
@@ -367,7 +369,9 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _read(file: str | None, api: Api, *, with_claims: bool) -> tuple[Sequence[Device], Usage]:
+def _read(
+    file: str | None, api: Api, *, with_claims: bool
+) -> tuple[Sequence[PublishedDevice], Usage]:
     """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:

@@ -1,4 +1,4 @@
-"""Claims that are written for other DRA drivers of NVIDIA's GPUs, in the words of this driver.
+"""Claims written for other DRA drivers of NVIDIA's GPUs, converted to this driver's names.
 
 A claim names its driver by a DeviceClass, and that driver's attributes and capacities by the
 driver's name:
@@ -42,13 +42,13 @@ _MEMORY: Final = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word of another driver in a claim.
+    """A name of another driver in a claim: a DeviceClass, an attribute or a capacity.
 
     Attributes:
-        holder: The mapping that has it.
+        holder: The mapping that contains it.
         key: Its entry there.
-        new: What replaces the entry's value, or its key; "" if nothing can.
-        is_key: True if the key itself is the word.
+        new: The replacement of the value, or of the key; "" if there is none.
+        is_key: True if the key is replaced, False if its value is.
         text: What it becomes, or why nothing can replace it.
     """
 
@@ -60,7 +60,7 @@ class Word:
 
 
 def words(devices: object, classes: Collection[str]) -> Iterator[Word]:
-    """Yield the words of these classes' drivers in what a claim requests (`spec.devices`)."""
+    """Yield the names of these classes' drivers in a claim's `spec.devices`."""
     found = as_map(devices)
     for request in map(as_map, as_list(found.get("requests"))):
         choices = [request, request.get("exactly"), *as_list(request.get("firstAvailable"))]
@@ -92,7 +92,7 @@ def words(devices: object, classes: Collection[str]) -> Iterator[Word]:
 
 
 def _choice(choice: Mapping[str, object], driver: str) -> Iterator[Word]:
-    """Yield the words in a device request: `exactly`, or an entry of `firstAvailable`."""
+    """Yield the names in a device request: `exactly`, or an entry of `firstAvailable`."""
     text = f"{driver} becomes {names.DEVICE_CLASS}"
     yield Word(holder=choice, key="deviceClassName", text=text, new=names.DEVICE_CLASS)
     for selector in map(as_map, as_list(choice.get("selectors"))):

@@ -1,4 +1,4 @@
-"""Checks of the doctor: where it runs, what it can reach from there, and how it runs them."""
+"""How `doctor` runs its checks: on which machine, with what access, and in which order."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
+from tensorfusion_dra.core.finding import Finding, not_checked, note, problem
 
 
 class Place(StrEnum):

@@ -28,8 +28,8 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
+from tensorfusion_dra.core import finding
+from tensorfusion_dra.core.finding import EXIT_CODES, Finding, Level
 
 _WIDTH: Final = max(len(level) for level in Level)
 _WAIT_SECONDS: Final = 10.0
@@ -105,7 +105,7 @@ def run(flags: argparse.Namespace) -> int:
     )
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
-    worst = findings.worst(found for _, found in results)
+    worst = finding.worst(found for _, found in results)
     document = {
         "version": version.current(),
         "place": here.place.value,

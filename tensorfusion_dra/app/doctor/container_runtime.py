@@ -24,8 +24,8 @@ from tensorfusion_dra.app.doctor.objects import installed
 from tensorfusion_dra.cluster.api import resource_path
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem
+from tensorfusion_dra.core.devices import device as device_facts
+from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -103,7 +103,7 @@ def _limiters(context: Context) -> Mapping[str, str]:
         return {context.settings.node_name: seen.format_map(last)} if last else {}
     path, what = resource_path("resourceclaims"), "ResourceClaims"
     return {
-        devices.node_name(device["pool"]): "seen in claim {namespace}/{name}".format_map(
+        device_facts.node_name(device["pool"]): "seen in claim {namespace}/{name}".format_map(
             claim["metadata"]
         )
         for claim in context.cluster.readable_items(path, what) or ()

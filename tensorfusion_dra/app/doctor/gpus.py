@@ -13,9 +13,9 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
-from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.publish import CatalogBuilder, OtherUsersReader
 from tensorfusion_dra.enforcers import choice as choices
 
@@ -40,7 +40,7 @@ def cards(context: Context) -> Iterator[Finding]:
         reader = CatalogBuilder(
             discovery,
             node_parts.node(settings),
-            host=HostSizes(settings.disk_folder),
+            host=MachineSizes(settings.disk_folder),
             other_users=OtherUsersReader(node_parts.allocations(settings)),
         )
         try:

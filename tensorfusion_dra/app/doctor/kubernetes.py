@@ -9,8 +9,8 @@ from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segmen
 from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import StatusError
+from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,

@@ -12,8 +12,8 @@ from typing import Any, Final
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tensorfusion_dra.enforcers import written_files
@@ -81,7 +81,7 @@ def folders(context: Context) -> Iterator[Finding]:
 
 
 def full(folder: Path, free: float, data: Path) -> Finding:
-    """Name the claims that have most in a folder that containers have nearly filled."""
+    """Return the finding of a nearly full tenant folder, with its largest users."""
     claims: dict[str, str] = {}
     with suppress(RetryableError, FatalError):
         claims = {uid: f"claim {each.ref}" for uid, each in claim_store.read(data).claims.items()}

@@ -10,11 +10,11 @@ from tensorfusion_dra.cluster.watch import GPUPOOLS, QUOTAS, TEMPLATES
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import InputError, StatusError
+from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -411,7 +411,7 @@ def templates(context: Context) -> Iterator[Finding]:
 
 
 def quotas(context: Context) -> Iterator[Finding]:
-    """Check that no claim is created beside a quota while the webhook does not answer."""
+    """Check that namespaces with a quota create no claim while the webhook is down."""
     found = {
         str(each["metadata"].get("namespace", ""))
         for each in context.cluster.readable_items(QUOTAS, "GPUResourceQuotas") or ()
@@ -438,7 +438,7 @@ def known_pools(context: Context) -> Iterator[Finding]:
     """
     slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
     known = {str(pool["metadata"]["name"]) for pool in context.cluster.items(GPUPOOLS)}
-    by_settings = devices.gpupools(slices) - known
+    by_settings = device_facts.gpupools(slices) - known
     if known and by_settings:
         yield warning(
             "GPUPools of the nodes",

@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.doctor.finding import Finding, note
+from tensorfusion_dra.core.finding import Finding, note
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 

@@ -27,15 +27,22 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Events, Nodes, Pods, WorkerPods
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.objects import (
+    ApiClaims,
+    ApiClaimStatus,
+    ApiEvents,
+    ApiNodes,
+    ApiPods,
+    ApiWorkerPods,
+)
+from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.claim_facts import FactsReader
 from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
@@ -164,7 +171,7 @@ class NodePlugin:
         self.cards = CatalogBuilder(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
-            host=HostSizes(settings.disk_folder),
+            host=MachineSizes(settings.disk_folder),
             providers=provided,
             tracker=node_parts.health_tracker(settings, claims_of, replacement=replacement),
             taint_effect=node_parts.taint_effect(settings),
@@ -186,17 +193,17 @@ class NodePlugin:
         self._metrics = NodeMetrics()
         self._operations = Operations(self._metrics.operation_ended)
         self._api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
-        self._nodes = Nodes(self._api, node_name=settings.node_name)
+        self._nodes = ApiNodes(self._api, node_name=settings.node_name)
         supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
-        claims = Claims(self._api)
+        claims = ApiClaims(self._api)
         self._settle: Callable[[], None] = lambda: None
         if settings.enforcer_wait_seconds:
             self._settle = BindingConditions(
                 node_enforcer,
                 claims,
-                ClaimStatus(self._api, manager=names.BINDING_MANAGER),
+                ApiClaimStatus(self._api, manager=names.BINDING_MANAGER),
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
@@ -210,15 +217,15 @@ class NodePlugin:
             excess=self._use.excess,
         )
         self._status = StatusReporter(
-            ClaimStatus(self._api),
+            ApiClaimStatus(self._api),
             calls=self._calls,
             unhealthy=self.catalog.unhealthy,
             enforcement=self._enforcement,
             used=self._use.shown,
         )
         supervisor.own("status", self._status)
-        pods = Pods(self._api)
-        access = NodeAccess(claims_of, pods, WorkerPods(self._api, node_name=settings.node_name))
+        pods = ApiPods(self._api)
+        access = NodeAccess(claims_of, pods, ApiWorkerPods(self._api, node_name=settings.node_name))
         for enforcer in enforcers.values():
             for name, loop in enforcer.loops(access).items():
                 supervisor.own(name, loop)
@@ -241,7 +248,7 @@ class NodePlugin:
             upkeep,
             self._operations,
         )
-        self._slices = Slices(self._api, node_name=settings.node_name)
+        self._slices = ApiSlices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
             self._slices,
@@ -251,9 +258,9 @@ class NodePlugin:
             wakeup=publishing_due,
         )
 
-    def _events(self) -> Events:
+    def _events(self) -> ApiEvents:
         """Return a writer of Events on this node's Node and its pods, for use in one thread."""
-        return Events(self._api, self._nodes, node_name=self._settings.node_name)
+        return ApiEvents(self._api, self._nodes, node_name=self._settings.node_name)
 
     def start(self) -> PluginServers:
         """Serve the kubelet, then follow cards, API server and pool; return the kubelet's servers.
@@ -290,7 +297,7 @@ class NodePlugin:
         self._api.connect()
         process_memory.finish_start()
         stale_claims = StaleClaimCollector(
-            Claims(self._api),
+            ApiClaims(self._api),
             self._nodes,
             self._preparer,
             gone_seconds=settings.gone_seconds,

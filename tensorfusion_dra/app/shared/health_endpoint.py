@@ -40,10 +40,8 @@ class Probe:
     """Probe that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
-        """Store the question.
-
-        Args:
-            question: Returns if all is well, else raises RetryableError.
+        """Args:
+        question: Returns if all is well, else raises RetryableError.
         """
         self._name: Final = name
         self._question: Final = question

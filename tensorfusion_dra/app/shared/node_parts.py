@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.health import HealthRules
-from tensorfusion_dra.core.devices.other_users import Allocations
+from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host, models
@@ -31,7 +31,7 @@ from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_store, saved_state
@@ -103,8 +103,8 @@ def node_enforcer(
     every: Mapping[str, Enforcer] | None = None,
     *,
     on_change: Callable[[], None] = lambda: None,
-) -> NodeEnforcer:
-    """Return what chooses the enforcer of new claims.
+) -> EnforcerChooser:
+    """Return the chooser of the enforcer of new claims.
 
     Args:
         every: From enforcers(); None for new ones.
@@ -118,7 +118,7 @@ def node_enforcer(
     (example,) = enforcer_rules.example(next(iter(named)), Isolation(settings.isolation)).shares
     known = (enforcer.of_record(example) for enforcer in named.values())
     is_limited = any(each is None or each.state is State.NOT_ENFORCED for each in known)
-    return NodeEnforcer(
+    return EnforcerChooser(
         named,
         is_real=is_real,
         is_auto=is_real and settings.is_choice,
@@ -160,7 +160,7 @@ def boot_id(settings: Settings) -> str:
 
 
 def card_files(settings: Settings) -> CardFiles:
-    """Return the finder of what containers need of the host to use a card."""
+    """Return the finder of device nodes and driver libraries for containers."""
     return CardFiles(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
@@ -268,10 +268,10 @@ def health_tracker(
     )
 
 
-def allocations(settings: Settings) -> Callable[[], Allocations]:
-    """Return what asks the kubelet what else gives away and holds this node's devices."""
+def allocations(settings: Settings) -> Callable[[], KubeletDevices]:
+    """Return a function that asks the kubelet which devices plugins offer and containers hold."""
     return partial(
-        pod_resources.allocations,
+        pod_resources.devices,
         Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock",
     )
 

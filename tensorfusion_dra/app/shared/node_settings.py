@@ -315,7 +315,7 @@ class Settings:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Return the names of the enforcers that come into question, in their order."""
+        """Return the names of the enforcers to choose from, in their order."""
         # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
         several = _TENSOR_FUSION if self.simulated_gpus else _SEVERAL
         return tuple((several if self.enforcer == registered.AUTO else self.enforcer).split(","))

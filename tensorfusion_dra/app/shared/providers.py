@@ -50,7 +50,7 @@ def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Provide
 
 
 def registered(settings: Settings) -> Sequence[Registered]:
-    """Return every registered provider by kind, then name, then package: the order of giving.
+    """Return every registered provider by kind, then name, then package.
 
     Raises:
         InputError: The setting disable-provider names one of the driver's own.

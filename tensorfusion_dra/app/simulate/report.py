@@ -1,4 +1,4 @@
-"""SimulationReport of a simulation: its facts, as `-o json` prints them, and its text."""
+"""Report of a simulation: its facts, as `-o json` prints them, and its text."""
 
 import json
 import textwrap

@@ -20,8 +20,8 @@ from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.objects import (
-    Claims,
-    Pods,
+    ApiClaims,
+    ApiPods,
     Quotas,
     has_priority_class,
     namespaces_with_template,
@@ -33,7 +33,7 @@ from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.metrics import WebhookMetrics
 from tensorfusion_dra.runtime.supervisor import Supervisor
@@ -79,15 +79,15 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
-    metrics = WebhookMetrics(("Pod", *CONFIG_PATHS), Outcome)
+    metrics = WebhookMetrics(("Pod", *CONFIG_PATHS), ReviewOutcome)
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
     process_memory.finish_start()
     objects = {
-        "gpupool-watch": ObjectCache(api, watch.GPUPOOLS, on_change=_nothing),
-        "template-watch": ObjectCache(api, watch.TEMPLATES, on_change=_nothing),
-        "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
-        "class-watch": ObjectCache(api, resource_path("deviceclasses"), on_change=_nothing),
+        "gpupool-watch": ObjectCache(api, watch.GPUPOOLS),
+        "template-watch": ObjectCache(api, watch.TEMPLATES),
+        "quota-watch": ObjectCache(api, watch.QUOTAS),
+        "class-watch": ObjectCache(api, resource_path("deviceclasses")),
     }
     pools, templates, quotas, classes = objects.values()
     slices = PublishedCards(api)
@@ -100,7 +100,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     admission = AdmissionRules(
         pools=pools,
         templates=templates,
-        pods=Pods(api),
+        pods=ApiPods(api),
         slices=slices,
         quotas=quotas,
         has_priority_class=partial(has_priority_class, api),
@@ -119,7 +119,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         Reviews(
             admission,
             QuotaAdmission(
-                *(quotas, Quotas(api), Claims(api), Pods(api), classes),
+                *(quotas, Quotas(api), ApiClaims(api), ApiPods(api), classes),
                 trusts_clients=bool(settings.client_ca_file),
             ),
             on_review=metrics.reviewed,
@@ -181,7 +181,3 @@ def _keeps_cards_apart(api: Api, wait_seconds: float) -> bool:
     """Return True if the scheduler of this release gives each card of a request only once."""
     cluster = ClusterLists(api, wait_seconds=wait_seconds)
     return class_admission.keeps_cards_apart(cluster.minor_version)
-
-
-def _nothing() -> None:
-    """Ignore a change."""

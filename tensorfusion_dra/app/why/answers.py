@@ -15,10 +15,10 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.admission.findings import ANNOTATIONS, CONTAINERS
+from tensorfusion_dra.core.admission.pod_findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.finding import Finding, Level
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import devices, placement
@@ -58,7 +58,7 @@ _NEAREST: Final = (
     Cause.SELECTOR,
     Cause.UNSUPPORTED,
 )
-"""Causes by what is missing to a fit, the least first: a tainted card passed all other checks. One
+"""Causes of rejections, the one nearest to a fit first: a tainted card passed all other checks. One
 that is in use exclusively comes before one that does not match, because it may become free."""
 _CAUSE_TEXTS: Final = {
     Cause.TAINT: "are tainted {}",
@@ -68,9 +68,9 @@ _CAUSE_TEXTS: Final = {
     Cause.SELECTOR: "do not match {}",
     Cause.UNSUPPORTED: "use {}, which is not supported",
 }
-"""What several devices with a cause do, about its subject."""
+"""Text of each cause for several devices; its subject is inserted."""
 _TRIED_CARDS: Final = 40
-"""Cards on which proposals are tried, the most promising first."""
+"""Number of cards on which proposals are tried, the most promising first."""
 _ANNOTATION_OF: Final = {
     names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
     names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
@@ -97,7 +97,7 @@ class PodState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Everything that `why` tells of a pod.
+    """Result of `why` for a pod.
 
     Attributes:
         answer: One sentence.
@@ -187,7 +187,7 @@ def unfit(pod: str, trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
 
 
 def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
-    """Return what no node has."""
+    """Return what the pod requests and no node has."""
     tried = [each for each in outcomes if not each.refusal]
     if not tried:
         return f"no node is fit for it: {_of_nodes(each.refusal for each in outcomes)}"
@@ -230,7 +230,7 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
 def _none_of(
     cards: Sequence[TriedCard], request: Sequence[str], wanted: Mapping[str, Wanted]
 ) -> str:
-    """Return why no card passes a request, which for a single card needs no number."""
+    """Return why no card passes a request, with a number if there are several cards."""
     of_class = [
         [card.rejections[name] for name in request if name in card.rejections] for card in cards
     ]
@@ -246,7 +246,7 @@ def _none_of(
 
 
 def _beyond(cards: Sequence[TriedCard], asked: Sequence[Mapping[str, Quantity]]) -> str:
-    """Return what no card has even if it is free: a capacity, or as much of it; "" for nothing.
+    """Return the requested capacity that no card has, even if free, or not as much; "" for none.
 
     Args:
         asked: The amounts of each alternative of a request.
@@ -274,7 +274,7 @@ def node_names(outcomes: Sequence[NodeOutcome]) -> str:
 
 
 def nearest(card: TriedCard) -> Rejection | None:
-    """Return the rejection of the request that a card is nearest to; None if it passes one."""
+    """Return the rejection that is nearest to a fit; None if the card passes a request."""
     return None if card.passes else _nearest(card.rejections.values())
 
 
@@ -284,14 +284,14 @@ def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
 
 
 def cause_text(rejection: Rejection) -> str:
-    """Return the cause of a rejection without the values of its device."""
+    """Return the text of a rejection's cause, without the values of its device."""
     return _CAUSE_TEXTS[rejection.cause].format(short(rejection.subject)) + rejection.beside
 
 
 def short(expression: str) -> str:
     """Return an expression with this driver's attributes by name only: ``model == "A100"``.
 
-    The default is what the webhook's selectors compare if a device lacks the attribute.
+    The default ``.orValue("")`` of the webhook's selectors is dropped as well.
     """
     return _LOOKUP.sub("", expression).replace('.orValue("")', "")
 
@@ -303,18 +303,18 @@ def numbered(count: int, text: str) -> str:
 
 
 def _causes(rejections: Iterable[Rejection | None]) -> str:
-    """Return the causes of one rejection each of some cards, the nearest to a fit first."""
+    """Return the causes of cards' rejections with their numbers, the nearest to a fit first."""
     found = [each for each in rejections if each is not None]
     return _counted(map(cause_text, sorted(found, key=lambda each: _NEAREST.index(each.cause))))
 
 
 def _counted(texts: Iterable[str]) -> str:
-    """Return the texts about one card each with their numbers; the rarest are left out."""
+    """Return the texts about single cards with their numbers; the rarest are left out."""
     return _joined(Counter(texts), lambda text, count: numbered(count, text), ", ")
 
 
 def _of_nodes(texts: Iterable[str]) -> str:
-    """Return the texts about one node each, with the numbers of nodes; the rarest are left out."""
+    """Return the texts about single nodes with their numbers; the rarest are left out."""
     return _joined(
         Counter(texts), lambda text, count: text if count == 1 else f"{text} ({count} nodes)", "; "
     )
@@ -681,8 +681,7 @@ def _kind(card: TriedCard) -> str:
 def _node_text(outcome: NodeOutcome) -> str:
     if outcome.fits:
         return f"fits: {outcome.picked_names}" if outcome.picked_names else "fits"
-    reason = outcome.refusal or "; ".join(outcome.reasons)
-    return reason or "has no device of the requested class"
+    return outcome.refusal or "; ".join(outcome.reasons) or "has no device of the requested class"
 
 
 def _card_text(card: TriedCard) -> str:

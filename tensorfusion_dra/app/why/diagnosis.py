@@ -14,17 +14,23 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import cards, claim_admission, dialects, findings, pod_request
+from tensorfusion_dra.core.admission import (
+    cards,
+    claim_admission,
+    dialects,
+    pod_findings,
+    pod_request,
+)
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor.finding import Finding, Level, not_checked, note, problem, warning
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
+from tensorfusion_dra.core.finding import Finding, Level, not_checked, note, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.scheduling import allocation, cel_evaluation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, Trial
@@ -103,7 +109,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
 
 def _with_misplaced(workload: Document, found: Diagnosis) -> Diagnosis:
     """Return a diagnosis with the annotations that the workload has in place of its pods."""
-    for each in findings.misplaced(workload):
+    for each in pod_findings.misplaced(workload):
         return replace(
             found,
             answer=f"Its pods get no GPU: {each.subject} {each.found}. {found.answer}",
@@ -150,7 +156,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 
 
 def _cure(failure: str) -> str:
-    """Return what lets a controller create its object, which the API server refused."""
+    """Return the remedy for a controller whose object the API server refuses."""
     cure = "correct what the message names"
     if named := _UNANSWERED.search(failure):
         is_ours = objects.webhooks([{"webhooks": [{"name": named[1]}]}])
@@ -160,7 +166,7 @@ def _cure(failure: str) -> str:
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled, or is and has no problem and can start; else 1."""
+    """Return 0 if the pod is schedulable, or scheduled and without a problem; else 1."""
     if found.state is PodState.BOUND:
         return int(any(finding.level is Level.PROBLEM for finding in found.findings))
     return int(found.state is not PodState.FITS)
@@ -288,18 +294,18 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
-    verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
+    decision = _decision(observed, pod) if requests_share or has_entry else PASSED
     _judge(
         found,
-        verdict,
+        decision,
         annotations,
         is_created=is_created,
         is_admitted=has_entry and is_created,
     )
-    if requests_share and verdict.errors:
+    if requests_share and decision.errors:
         found.is_complete = False
-    elif requests_share and verdict.changed is not None:
-        found.pod = verdict.changed
+    elif requests_share and decision.changed is not None:
+        found.pod = decision.changed
         if is_created:
             found.findings.append(_no_claim(observed))
         elif not _has_webhook(observed):
@@ -312,7 +318,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                 )
             )
     elif not resource_claims.entries(pod):
-        found.findings += _of_new_pods(findings.without_effect(pod), is_created=is_created)
+        found.findings += _of_new_pods(pod_findings.without_effect(pod), is_created=is_created)
     for entry in resource_claims.entries(found.pod):
         name = resource_claims.stored_name(found.pod, entry)
         if name:
@@ -341,7 +347,7 @@ def _unnamed(pod: Document, claims: Sequence[Document], observed: Observed) -> I
     stored = resource_claims.names_by_entry(pod)
     # A claim that is not created yet has the name that resource_claims.created() gives it.
     made = {each: stored.get(each, f"{pod['metadata'].get('name')}-{each}") for each in entries}
-    return findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
+    return pod_findings.unnamed(pod, [each for each, claim in made.items() if claim in ours])
 
 
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -349,11 +355,11 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     yield from deleted(pod, observed)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
-    verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
-    if verdict.changed is not None or verdict.errors:
+    decision = _decision(observed, pod) if requests and not has_entry else PASSED
+    if decision.changed is not None or decision.errors:
         yield _no_claim(observed)
     elif not resource_claims.entries(pod):
-        yield from _of_new_pods(findings.without_effect(pod))
+        yield from _of_new_pods(pod_findings.without_effect(pod))
     named = (_stored(pod, observed, name) for name in reading.claim_names(pod))
     claims = [claim for claim in named if claim is not None]
     yield from _of_new_pods(_unnamed(pod, claims, observed))
@@ -381,7 +387,7 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
             continue
         if not pod_request.parse(review.annotations_of(pod)).percentages:
             made = resource_claims.created(pod, name_of(entry), template)
-            yield from findings.outdated(claim, _verdict(observed, pod, made).changed or claim)
+            yield from pod_findings.outdated(claim, _decision(observed, pod, made).changed or claim)
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -420,7 +426,7 @@ def _no_claim(observed: Observed) -> Finding:
 
 def _judge(
     found: Resolved,
-    verdict: Verdict,
+    decision: Decision,
     annotations: Mapping[str, str],
     *,
     is_created: bool,
@@ -433,7 +439,7 @@ def _judge(
     warning, because its author meant that one.
     """
     again = ", and create the pod again" if is_created else ""
-    for error in verdict.errors:
+    for error in decision.errors:
         subject = error.path or "pod"
         found.findings.append(
             not_checked(subject, error.text)
@@ -445,7 +451,7 @@ def _judge(
                 remedy=f"correct {subject}{again}",
             )
         )
-    for text in verdict.warnings:
+    for text in decision.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
             is_typo = "did you mean" in reason
@@ -500,10 +506,10 @@ def _add_future(
         found.is_complete = False
         return
     claim: Document = resource_claims.created(found.pod, name_of(entry), template)
-    verdict = _verdict(observed, found.pod, claim)
+    decision = _decision(observed, found.pod, claim)
     found.findings += [
         problem(str(error.path or "claim"), error.text, expected="", remedy="")
-        for error in verdict.errors
+        for error in decision.errors
     ]
     if is_created and not any(each.subject == WEBHOOK for each in found.findings):
         reason = "FailedResourceClaimCreation"
@@ -521,7 +527,7 @@ def _add_future(
                 else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
             )
         )
-    found.future.append(verdict.changed or claim)
+    found.future.append(decision.changed or claim)
 
 
 def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
@@ -549,7 +555,7 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects read before; implements driver.ports.Objects and the readers of the admission."""
+    """Objects read before; implements the port Objects and the readers of the admission."""
 
     listed: Sequence[Document]
 
@@ -563,12 +569,12 @@ class _Listed:
         return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:
-        """Return the only pod, the one in question."""
+        """Return the pod in question."""
         return self.listed[0]
 
 
-def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
-    """Return the webhook's verdict on the pod, or on a claim that was just created for it.
+def _decision(observed: Observed, pod: Document, claim: Document | None = None) -> Decision:
+    """Return the webhook's decision on the pod, or on a claim that was just created for it.
 
     Its settings are not known here. Isolation `hard` is allowed: the node refuses it if its
     enforcer has none.
@@ -737,8 +743,8 @@ def unknown_resources(
     offered |= resource_claims.class_of_resource(observed.classes).keys()
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
     unknown = [name for name in asked if name not in offered]
-    if dialect := findings.dialect_of(unknown):
-        found = findings.untranslated(
+    if dialect := pod_findings.dialect_of(unknown):
+        found = pod_findings.untranslated(
             pod, dialect, observed.labels_of(pod), is_spoken=dialect in _spoken(observed)
         )
         yield from _of_new_pods([found], is_created=is_created)
@@ -775,7 +781,7 @@ def _unbound(claim: Document) -> Iterator[Finding]:
     """Yield each of our devices that the scheduler allocated and does not bind yet."""
     for result in device_status.awaiting(claim):
         if names.BINDING_READY not in device_status.true_conditions(claim, result):
-            node = devices.node_name(result["pool"])
+            node = device_facts.node_name(result["pool"])
             yield problem(
                 f"ResourceClaim {claim['metadata']['name']}",
                 f"waits at the scheduler for the enforcer of {node}",

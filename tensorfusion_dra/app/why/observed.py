@@ -316,7 +316,7 @@ def read_file(
 ) -> tuple[Document, Document, Sequence[Document]]:
     """Read the pod of a file before it is created, its workload, and the claims and templates.
 
-    A pod without a workload takes its place.
+    Without a workload, the pod itself is returned as one.
 
     Args:
         namespace: That of objects without one.

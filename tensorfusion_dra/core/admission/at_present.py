@@ -1,7 +1,6 @@
-"""What a pod's request meets among the cards that are published at present.
+"""Warnings about a pod's request that no published card satisfies at present.
 
-These are warnings and no errors: a node that has what the pod needs may come, as where nodes are
-started for the pods that wait.
+They are no errors: a cluster autoscaler, for example, may add a node with such cards.
 """
 
 from collections import Counter
@@ -9,21 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.cards import Card, Cards
+from tensorfusion_dra.core.admission.cards import CardKind, Cards
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 
 _MOST_NAMED: Final = 5
 
 
 def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Iterator[str]:
-    """Yield what keeps the pod waiting as things are, one line each.
+    """Yield the reasons for which the pod would wait at present, one line each.
 
     Args:
         choices: The pod's request, in amounts, for each of its models.
         every: Of all nodes.
         pool: The GPUPool that the pod's devices come from; "" for any.
     """
-    numbers = Counter[Card]()
+    numbers = Counter[CardKind]()
     for of_node, (nodes, _) in every.nodes.items():
         for card, number in of_node.cards:
             numbers[card] += nodes * number
@@ -36,7 +35,7 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
             else "no node has a GPU of this driver at present, so the pod waits"
         )
         return
-    able: set[Card] = set()
+    able: set[CardKind] = set()
     for wanted in choices:
         (model,) = wanted.models or ("",)
         found = {card for card in cards if card.is_of(model)}
@@ -63,11 +62,11 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
         )
 
 
-def _counted(cards: Mapping[Card, int], asked: str) -> str:
+def _counted(cards: Mapping[CardKind, int], asked: str) -> str:
     """Return the models with how many there are of each, the most frequent first.
 
-    Those of which a pod asks for another product have their product names:
-    NVIDIA A100-SXM4-80GB instead of A100 for one that asks for NVIDIA A100-SXM4-40GB.
+    A model of which the pod names another product is listed by its product name, such as NVIDIA
+    A100-SXM4-80GB if the pod asks for NVIDIA A100-SXM4-40GB.
     """
     found: Counter[str] = Counter()
     for card, count in cards.items():

@@ -29,7 +29,7 @@ _MAX_KINDS: Final = 16
 _MANY_NODES: Final = 3
 
 
-class Card(NamedTuple):
+class CardKind(NamedTuple):
     """A kind of published GPU.
 
     Attributes:
@@ -65,7 +65,7 @@ class OfNode(NamedTuple):
     """
 
     pools: tuple[str, ...]
-    cards: tuple[tuple[Card, int], ...]
+    cards: tuple[tuple[CardKind, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class Cards:
 
     nodes: Mapping[OfNode, tuple[int, str]] = field(default_factory=dict)
 
-    def every(self) -> Iterator[tuple[Card, int, str]]:
+    def every(self) -> Iterator[tuple[CardKind, int, str]]:
         """Yield kinds of cards, each with a number of nodes and the name of one; some repeat."""
         for of_node, (count, name) in self.nodes.items():
             for card, _ in of_node.cards:
                 yield card, count, name
 
-    def kinds(self, is_wanted: Callable[[Card], bool]) -> Mapping[Card, str]:
+    def kinds(self, is_wanted: Callable[[CardKind], bool]) -> Mapping[CardKind, str]:
         """Return the kinds of cards that count among those that are wanted, with a node's name."""
-        counts = Counter[Card]()
+        counts = Counter[CardKind]()
         for card, count, _ in self.every():
             counts[card] += count if is_wanted(card) else 0
         example = {card: name for card, _, name in self.every()}
@@ -97,7 +97,7 @@ class Cards:
         return frozenset(pool for of_node in self.nodes for pool in of_node.pools)
 
     def usual_pools(self) -> frozenset[str]:
-        """Return the GPUPools that count."""
+        """Return the GPUPools that count; see _counting()."""
         counts = Counter[str]()
         for of_node, (count, _) in self.nodes.items():
             counts.update(dict.fromkeys(of_node.pools, count))
@@ -113,7 +113,7 @@ class Cards:
 
 
 def _counting(nodes: Counter[Any]) -> Iterable[Any]:
-    """Return what counts: without what one node says, if many nodes say something else."""
+    """Return the entries without those of a single node, if another entry has three nodes."""
     if max(nodes.values(), default=0) < _MANY_NODES:
         return nodes
     return [each for each, count in nodes.items() if count > 1]
@@ -129,14 +129,14 @@ def of_slice(item: Item) -> OfNode:
 def together(slices: Iterable[OfNode]) -> OfNode:
     """Return what a node publishes in its slices."""
     pools: set[str] = set()
-    found = Counter[Card]()
+    found = Counter[CardKind]()
     for each in slices:
         pools |= {*each.pools}
         found.update(dict(each.cards))
     return OfNode(tuple(sorted(pools)), tuple(sorted(found.items())[:_MAX_KINDS]))
 
 
-class Nodes:
+class PublishedNodes:
     """What nodes publish, added up slice by slice; not for several threads."""
 
     def __init__(self) -> None:
@@ -168,13 +168,13 @@ class Nodes:
 
 def of_slices(slices: Iterable[Item]) -> Cards:
     """Return the cards in these slices."""
-    nodes = Nodes()
+    nodes = PublishedNodes()
     for number, each in enumerate(slices):
         nodes.put(str(as_map(each.get("spec")).get("nodeName", "")), str(number), of_slice(each))
     return nodes.cards()
 
 
-def _devices(item: Item) -> Iterator[Card]:
+def _devices(item: Item) -> Iterator[CardKind]:
     for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
         attributes, given = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
         own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
@@ -195,11 +195,11 @@ def _devices(item: Item) -> Iterator[Card]:
 @lru_cache(maxsize=256)  # many nodes have the same
 def _card(
     amounts: tuple[str, ...], is_virtual: bool, model: str, product: str, pool: str
-) -> Card | None:
+) -> CardKind | None:
     """Return a card; None for a device of an older release, or of another driver."""
     try:
         vram, tflops, most_vram, most_tflops = map(quantity.parse, amounts)
-        return Card(vram, tflops, most_vram, most_tflops, is_virtual, model, product, pool)
+        return CardKind(vram, tflops, most_vram, most_tflops, is_virtual, model, product, pool)
     except QuantityError:
         return None
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -52,8 +52,8 @@ _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 _BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
-"""Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
-core/claims/index_limits.py explains."""
+"""Selector of devices whose enforcer can keep different limits for the requests of one claim
+(core/claims/index_limits.py)."""
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -185,7 +185,7 @@ def _fill(request: Json, alternatives: Sequence[PodRequest], *, pool: str) -> No
 
 
 def _annotated(claim: Json, share: ShareParameters) -> Json:
-    """Return the claim with what its pod's annotations say of its share.
+    """Return the claim with the annotations of its pod that concern its share.
 
     With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
     of 0 is no limit. Its presence shows the node that the pod's annotations are included.
@@ -233,7 +233,7 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     exactly = {**untyped_json.copied(template), "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
-        expression = dialect.translate(wanted.expression).strip()
+        expression = user_guide.translate(wanted.expression).strip()
     else:
         expression = selector(
             model=wanted.models[0] if wanted.models else "",
@@ -242,7 +242,7 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         )
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
     if wanted.selector:
-        own = dialect.translate(wanted.selector).strip()
+        own = user_guide.translate(wanted.selector).strip()
         exactly["selectors"] = _selectors(exactly["selectors"], own)
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
@@ -42,6 +43,9 @@ _NEAR: Final = 0.92
 _MOST_COMPARED: Final = 20
 """Unknown annotations that are compared with the known ones, which takes half a millisecond each. A
 pod can have 22,000. The API server passes on warnings of 4 KiB together."""
+MAX_CONTAINERS: Final = 500
+"""Of a pod with a share. A kubelet starts them one by one, and a review of 15,000 takes half a
+second."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -86,7 +90,7 @@ names them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodContainer:
-    """A container of the pod, as far as the pod's share concerns it.
+    """Facts about a container that decide whether it gets the pod's share.
 
     Attributes:
         path: In the pod.
@@ -128,9 +132,10 @@ class PodContainer:
 
 
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
-    """Return the pod's containers, init containers first."""
+    """Return the pod's containers, init containers first; of too many, one more than allowed."""
     found, chosen = [], frozenset(wanted.containers)
-    for path, container in resource_claims.containers_with_paths(pod):
+    every = resource_claims.containers_with_paths(pod)
+    for path, container in islice(every, MAX_CONTAINERS + 1):
         name, resources = str(container.get("name", "")), map_at(container, "resources")
         takes_gpus = any(names.NVIDIA_GPU in map_at(resources, kind) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
@@ -157,15 +162,19 @@ def errors(
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
-    An annotation that is an amount but for one or two letters, or their case, is an error: a
-    warning goes to the controller that creates the pod, and the pod would get all of what it left
-    out. So is a limit below its request, since no node would prepare such a claim; and
+    An annotation that differs from the name of an amount by one or two letters, or in case, is an
+    error: a warning goes to the controller that creates the pod, and the pod would get all of what
+    it left out. So is a limit below its request, since no node would prepare such a claim; and
     `gpu-indices`, which also says how many GPUs the pod gets.
 
     Args:
         every: The pod's containers.
         takes_hard: True if the pod may choose hard isolation.
     """
+    if len(every) > MAX_CONTAINERS:
+        text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
+        yield FieldError("spec.containers", Reason.TOO_MANY, text)
+        return
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)
     if not _has_claim(spec):
@@ -227,9 +236,9 @@ def _has_claim(spec: Mapping[str, Any]) -> bool:
 
 
 def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield each percentage beside the amount that would take precedence over it.
+    """Yield an error for each percentage beside an amount, which would take precedence.
 
-    A pod that was admitted has both: its percentages, and the amounts that they are.
+    An admitted pod has both: its percentages, and the amounts computed from them.
     """
     limit = names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_COMPUTE_PERCENT_REQUEST
     for amount, percent in () if wanted.whole else (*PERCENT_OF.items(), limit):

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.cards import Card, Cards
-from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.admission.cards import CardKind, Cards
+from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
@@ -126,7 +126,7 @@ def _expression(text: str) -> str:
     Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
     """
     if text.strip():
-        dialect.translate(text)
+        user_guide.translate(text)
     return text.strip() and text
 
 
@@ -445,9 +445,9 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
             names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
             f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU",
         )
-    every = {card for card, *_ in published.every() if wanted.expression or card.is_in(pool)}
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
+        every = published.kinds(lambda card: bool(wanted.expression) or card.is_in(pool))
         models = tuple(dict.fromkeys(card.model for card in sorted(every)))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
@@ -501,12 +501,12 @@ def by_kind(
     return tuple(found)
 
 
-def _is_in_reach(wanted: PodRequest, pool: str, card: Card) -> bool:
-    """Return True if the pod can get such a card, for all that is known without its selector."""
+def _is_in_reach(wanted: PodRequest, pool: str, card: CardKind) -> bool:
+    """Return True if the pod could get such a card, leaving its selector aside."""
     return (bool(wanted.expression) or card.is_in(pool)) and all(map(card.is_of, wanted.models))
 
 
-def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
+def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards.
 
     Raises:
@@ -522,8 +522,7 @@ def _in_amounts(wanted: PodRequest, every: Sequence[Card]) -> PodRequest:
         of_compute = {each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every}
         whole = _only(wanted.percentages[0], of_compute)
         if wanted.percent_limit:
-            limit = _part(whole, wanted.percent_limit, is_limit=True)
-            share = replace(share, tflops_limit=limit)
+            share = replace(share, tflops_limit=_part(whole, wanted.percent_limit, is_limit=True))
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
     if wanted.like_memory and vram:
         tflops = max(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from tensorfusion_dra.core.cel import syntax
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 
 MAX_STEPS: Final = 20_000
 """Steps of one evaluation: 4 ms, 2 MB and less than the library's own 10,000 iterations."""
@@ -81,7 +81,7 @@ _DEVICE: Final = _Size(4, _Size(32 + syntax.MAX_TOKENS, _Size(32, _NAME)))
 them names and values, as many and as long as the API allows."""
 
 
-def steps(expression: str, root: Node) -> int:
+def steps(expression: str, root: SyntaxNode) -> int:
     """Return the steps that evaluating an expression takes at most.
 
     Args:
@@ -100,7 +100,7 @@ class _Estimate:
         self._expression: Final = expression
         self.steps = 0
 
-    def value(self, node: Node, bound: Mapping[str, _Size]) -> _Size:
+    def value(self, node: SyntaxNode, bound: Mapping[str, _Size]) -> _Size:
         """Count the steps of a node; return the size of its value.
 
         Args:
@@ -117,7 +117,7 @@ class _Estimate:
             return self._loop(node, bound, count)
         return self._plain(node, [self.value(part, bound) for part in node.parts])
 
-    def _plain(self, node: Node, sizes: Sequence[_Size]) -> _Size:
+    def _plain(self, node: SyntaxNode, sizes: Sequence[_Size]) -> _Size:
         """Count the steps of a node beside those of its parts; return the size of its value."""
         size = _Size(_SCALAR)
         match node.form:
@@ -126,8 +126,7 @@ class _Estimate:
             case "int" | "double":
                 size = _Size(1)
             case "select":
-                is_driver = sizes[0] is _DEVICE and node.text == "driver"
-                size = _NAME if is_driver else sizes[0].entry
+                size = _NAME if sizes[0] is _DEVICE and node.text == "driver" else sizes[0].entry
             case "index":
                 self._take(0 if node.parts[1].form == "string" else sizes[1].total, node)
                 size = sizes[0].entry
@@ -146,7 +145,7 @@ class _Estimate:
                 size = self._call(node, sizes)
         return size
 
-    def _loop(self, node: Node, bound: Mapping[str, _Size], count: int) -> _Size:
+    def _loop(self, node: SyntaxNode, bound: Mapping[str, _Size], count: int) -> _Size:
         """Count the steps of a macro: those of its body for each entry."""
         target = self.value(node.parts[0], bound)
         entries = {each.text: target.entry for each in node.arguments[:count]}
@@ -160,7 +159,7 @@ class _Estimate:
         self._take(target.length**2, node)
         return _Size(target.length, result.either(target.entry))
 
-    def _call(self, node: Node, sizes: Sequence[_Size]) -> _Size:
+    def _call(self, node: SyntaxNode, sizes: Sequence[_Size]) -> _Size:
         """Count the steps of a function: the sizes of what it reads and of its result."""
         if node.text in _PASSING:
             return functools.reduce(_Size.either, sizes, _Size(0))
@@ -191,7 +190,7 @@ class _Estimate:
         self._take(_CALL + taken, node)
         return size
 
-    def _compiled(self, node: Node) -> int:
+    def _compiled(self, node: SyntaxNode) -> int:
         """Return the number of characters of a pattern, as often as they are repeated."""
         pattern = node.arguments[-1]
         is_raw = pattern.text[:1] in "rR"
@@ -208,10 +207,10 @@ class _Estimate:
         classes = pattern.text.count(r"\p") + pattern.text.count(r"\P")
         return (len(pattern.text) + classes * _UNICODE_CLASS // _CHARACTER) * once * again
 
-    def _take(self, number: int, node: Node) -> None:
+    def _take(self, number: int, node: SyntaxNode) -> None:
         self.steps += number
         if self.steps > MAX_STEPS:
             self._refuse(f"found more than {MAX_STEPS} steps to evaluate, {syntax.OWN_LIMIT}", node)
 
-    def _refuse(self, reason: str, node: Node) -> NoReturn:
+    def _refuse(self, reason: str, node: SyntaxNode) -> NoReturn:
         raise CelError(reason, expression=self._expression, offset=node.start)

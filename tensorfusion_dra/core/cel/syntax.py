@@ -71,7 +71,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-class Node(NamedTuple):
+class SyntaxNode(NamedTuple):
     """Part of an expression.
 
     Its form says what its parts are:
@@ -104,12 +104,12 @@ class Node(NamedTuple):
     end: int
     text: str = ""
     at: int = 0
-    parts: tuple["Node", ...] = ()
+    parts: tuple["SyntaxNode", ...] = ()
     is_optional: bool = False
     height: int = 1
 
     @property
-    def arguments(self) -> tuple["Node", ...]:
+    def arguments(self) -> tuple["SyntaxNode", ...]:
         """Return the arguments of a call or method."""
         return self.parts[1:] if self.form == "method" else self.parts
 
@@ -128,7 +128,7 @@ _BOUND: Final = {
 """Macros by name and number of arguments: how many of their arguments are names to bind."""
 
 
-def bindings(node: Node) -> int:
+def bindings(node: SyntaxNode) -> int:
     """Return how many leading arguments are names bound in the others; 0 if it is no macro.
 
     The name of ``cel.bind`` is not bound in its second argument.
@@ -137,15 +137,10 @@ def bindings(node: Node) -> int:
     return 1 if is_bind(node) else _BOUND.get(shape, 0)
 
 
-def is_bind(node: Node) -> bool:
+def is_bind(node: SyntaxNode) -> bool:
     """Return True if the node is ``cel.bind(name, value, result)``."""
     is_call = (node.form, node.text, len(node.parts)) == ("method", "bind", 4)
     return is_call and (node.parts[0].form, node.parts[0].text) == ("name", "cel")
-
-
-def is_has(node: Node) -> bool:
-    """Return True if the node is ``has(field)``."""
-    return (node.form, node.text, len(node.parts)) == ("call", "has", 1)
 
 
 def quoted(text: str) -> str:
@@ -161,7 +156,7 @@ def quoted(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def parse(expression: str) -> Node:
+def parse(expression: str) -> SyntaxNode:
     """Parse an expression into its tree, which is kept for the next steps of the same request.
 
     Raises:
@@ -208,14 +203,14 @@ class _ExpressionParser:
         self._next = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> SyntaxNode:
         """Parse all of the text."""
         node = self._expression()
         if self._peek().kind != "end":
             self._refuse("an operator or the end")
         return node
 
-    def _expression(self) -> Node:
+    def _expression(self) -> SyntaxNode:
         """Parse ``a || b`` or ``a ? b : c``."""
         self._depth += 1
         self._check_depth(self._depth)
@@ -227,7 +222,7 @@ class _ExpressionParser:
         self._depth -= 1
         return node
 
-    def _row(self, level: int) -> Node:
+    def _row(self, level: int) -> SyntaxNode:
         """Parse operands and the operators between them, of one level of precedence or more."""
         node = self._operand()
         while (own := _LEVELS.get(self._peek().text, -1)) >= level:
@@ -242,7 +237,7 @@ class _ExpressionParser:
             node = self._made("logic", node.start, tuple(parts), operator)
         return node
 
-    def _operand(self) -> Node:
+    def _operand(self) -> SyntaxNode:
         """Parse ``!a`` or ``-a``, with the suffixes of a: ``a.b(c)[d]``."""
         signs: list[_Token] = []
         while self._peek().text in ("!", "-"):
@@ -252,7 +247,7 @@ class _ExpressionParser:
             node = self._made("unary", sign.start, (node,), sign)
         return node
 
-    def _followed(self, node: Node) -> Node:
+    def _followed(self, node: SyntaxNode) -> SyntaxNode:
         while True:
             if self._take("."):
                 is_optional = self._take("?")
@@ -270,7 +265,7 @@ class _ExpressionParser:
             else:
                 return node
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         token = self._peek()
         literal = _LITERALS.get(token.kind)
         if literal:
@@ -288,9 +283,9 @@ class _ExpressionParser:
             return self._made("call", token.start, self._items(")"), name)
         return self._made("name", token.start, (), name, is_absolute)
 
-    def _items(self, closing: str) -> tuple[Node, ...]:
+    def _items(self, closing: str) -> tuple[SyntaxNode, ...]:
         """Parse items and the closing mark; a colon separates keys from values."""
-        found: list[Node] = []
+        found: list[SyntaxNode] = []
         while not self._take(closing):
             if found and not (closing == "}" and self._take(":")):
                 self._expect(",")
@@ -304,14 +299,14 @@ class _ExpressionParser:
         self,
         form: Form,
         start: int,
-        parts: tuple[Node, ...],
+        parts: tuple[SyntaxNode, ...],
         token: _Token | None = None,
         is_optional: bool = False,
-    ) -> Node:
+    ) -> SyntaxNode:
         """Return a node that ends where the latest token does."""
         height = 1 + max((part.height for part in parts), default=0)
         self._check_depth(height)
-        return Node(
+        return SyntaxNode(
             form=form,
             start=start,
             end=self._tokens[self._next - 1].end,
@@ -403,7 +398,9 @@ def terms(expression: str) -> Term:
     return _term(expression, parse(expression), {})
 
 
-def _term(expression: str, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
+def _term(
+    expression: str, node: SyntaxNode, bound: Bound, before: str = "", after: str = ""
+) -> Term:
     """Return the term of a node, whose expression stands between the texts before and after."""
     text = expression[node.start : node.end]
     operator, parts = "", tuple[Term, ...]()
@@ -425,15 +422,15 @@ def _term(expression: str, node: Node, bound: Bound, before: str = "", after: st
     )
 
 
-def _lookups(node: Node, bound: Bound) -> Iterator[Lookup]:
+def _lookups(node: SyntaxNode, bound: Bound) -> Iterator[Lookup]:
     match node:
-        case Node(form="select", parts=(target,), text=name):
+        case SyntaxNode(form="select", parts=(target,), text=name):
             yield from _found(target, name, bound)
-        case Node(form="index", parts=(target, key)):
+        case SyntaxNode(form="index", parts=(target, key)):
             yield from _found(target, key.string(), bound)
-        case Node(form="binary", text="in", parts=(key, target)):
+        case SyntaxNode(form="binary", text="in", parts=(key, target)):
             yield from _found(target, key.string(), bound)
-        case Node(form="method", arguments=arguments):
+        case SyntaxNode(form="method", arguments=arguments):
             value = _domain(arguments[1], bound) if is_bind(node) else None
             names = (each.text for each in arguments[: bindings(node)])
             bound = {**bound, **dict.fromkeys(names, value)}
@@ -441,17 +438,19 @@ def _lookups(node: Node, bound: Bound) -> Iterator[Lookup]:
         yield from _lookups(part, bound)
 
 
-def _found(target: Node, name: str | None, bound: Bound) -> Iterator[Lookup]:
+def _found(target: SyntaxNode, name: str | None, bound: Bound) -> Iterator[Lookup]:
     domain = _domain(target, bound)
     if domain is not None and name is not None:
         yield Lookup(*domain, name)
 
 
-def _domain(node: Node, bound: Bound) -> _Domain | None:
+def _domain(node: SyntaxNode, bound: Bound) -> _Domain | None:
     if node.form == "name":
         return bound.get(node.text)
     match node:
-        case Node(form="index", parts=(Node(form="select", text=kind, parts=(device,)), key)):
+        case SyntaxNode(
+            form="index", parts=(SyntaxNode(form="select", text=kind, parts=(device,)), key)
+        ):
             is_device = (device.form, device.text) == ("name", "device") and "device" not in bound
             name = key.string()
             if name is not None and is_device and kind in (ATTRIBUTES, CAPACITY):

@@ -47,7 +47,7 @@ from tensorfusion_dra.core.claims import (
     isolation,
     lending,
 )
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
@@ -237,7 +237,7 @@ def enforceable(
                 f"reserved for {group}, which does not say whose limits to keep; expected a "
                 "claim of whole cards, or one that is named in pods alone"
             )
-    if facts.unenforced and not reason and enforcers.needs_evidence(record, enforcer):
+    if facts.unenforced and not reason and enforcer_rules.needs_evidence(record, enforcer):
         reason = facts.unenforced
     if not reason:
         return record
@@ -371,7 +371,7 @@ def _check_neighbours(
     """Check that no prepared claim shares a container with this one, so that limits would mix.
 
     Enforcers that set limits by environment variables, or on the container's cgroup, cannot keep
-    two claims of one container apart (core/kubernetes/pod_claims.py explains why). So of two
+    two claims of one container apart (core/kubernetes/resource_claims.py explains why). So of two
     such claims, the one that is prepared second is refused. Without the permission to read pods,
     every prepared claim of the same pod counts as a claim of the same container.
 

@@ -1,9 +1,9 @@
 """CDI specs: what the container runtime adds to the containers of a prepared claim.
 
 A spec has one CDI device for each share (its device nodes), one for each request (its limits), one
-more for each request if containers may read of their devices (the file with their metadata), and
-edits of the whole spec (what every container with a card needs). Format rules: Container Device
-Interface, SPEC.md and its versions table.
+more for each request with device metadata (the file with it), and edits of the whole spec (what
+every container with a card needs). Format rules: Container Device Interface, SPEC.md and its
+versions table.
 
 Example: request `gpu` of the claim with UID U has share S1 of gpu-0 and share S2 of gpu-1. The
 spec has three devices:
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_metadata
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
@@ -47,7 +47,7 @@ def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "")
         {"name": share_device(claim, share), "containerEdits": _share_edits(claim, share)}
         for share in claim.shares
     ]
-    for request, shares in enforcers.enforced(claim).items():
+    for request, shares in enforcer_rules.enforced(claim).items():
         edits = enforcer.edits(claim, shares)
         found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
         if edits.mounts:
@@ -115,7 +115,7 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
     4. The card's device in the spec of NVIDIA's container toolkit, if the node has one, only with
        the request's first share of that card.
     """
-    remaining_requests = set(enforcers.enforced(claim))
+    remaining_requests = set(enforcer_rules.enforced(claim))
     remaining_metadata = set(device_metadata.requests(claim)) if claim.metadata else set()
     named: set[tuple[str, str]] = set()
     ids_of_shares = []
@@ -156,8 +156,7 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
     A simulated card has no device nodes. The variable keeps its edits from being empty, which
     runtimes refuse.
     """
-    index = claim.shares.index(share)
-    key = share.share_id or f"{claim.ref.uid}_{index}"
+    key = share.share_id or f"{claim.ref.uid}_{claim.shares.index(share)}"
     description: dict[str, Any] = {"uuid": share.gpu_uuid, "request": share.request}
     if share.limit is not None:
         description.update(share.limit.as_json())

@@ -5,8 +5,8 @@ uses. A file is a stream of JSON objects with the same content, one for each ver
 the newest first; a reader takes the first version that it knows. The paths in the container are
 those of k8s.io/dynamic-resource-allocation/api/metadata, where KubeVirt looks for them.
 
-What a file says is fixed when its claim is prepared: it is part of the claim's record. Only a
-reboot, after which no container of before is left, brings the attributes of that day.
+What a file says is fixed when its claim is prepared: it is part of the claim's record. It changes
+only after a reboot, when no earlier container is left: then the attributes are read again.
 
 Example: pod `train` has a claim `gpu` of a template, whose request `card` got gpu-0. The node has
 the file `<claim UID>_card.json`, and the pod's container has it as
@@ -30,7 +30,7 @@ _SEPARATOR: Final = "_"
 
 
 def of_claim(claim: AllocatedClaim, devices: Mapping[str, Device]) -> DeviceMetadata:
-    """Return what the claim's containers may know of its devices.
+    """Return the metadata of the claim's devices.
 
     Args:
         claim: The allocated claim.

@@ -9,7 +9,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
@@ -94,7 +94,7 @@ def awaiting(claim: Mapping[str, Any], node_name: str = "") -> list[Mapping[str,
         for result in resource_claims.results(claim)
         if result["driver"] == names.DRIVER
         and names.BINDING_READY in (result.get("bindingConditions") or ())
-        and node_name in {"", devices.node_name(result["pool"])}
+        and node_name in {"", device_facts.node_name(result["pool"])}
     ]
 
 
@@ -126,8 +126,7 @@ def binding(
         kind, reason = names.BINDING_FAILED, "EnforcerMissing"
         text = f"node {node_name} had no enforcer for enforcer-wait-seconds"
     waiting = awaiting(claim, node_name)
-    settled = {names.BINDING_READY, kind}
-    if all(settled & true_conditions(claim, result) for result in waiting):
+    if all({names.BINDING_READY, kind} & true_conditions(claim, result) for result in waiting):
         return []
     condition = _condition(kind, "True", reason, text, since=now)
     return [

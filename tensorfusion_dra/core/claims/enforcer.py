@@ -219,7 +219,9 @@ class WorkerPods(Protocol):
     """Reader and marker of the node's pods that have the label of workers."""
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of the stored workers of this node, whoever marked them.
+        """Return what is kept of this node's stored workers that have not ended.
+
+        Of a worker that is too large, only name, namespace, UID and annotations are read.
 
         Raises:
             MissingPermissionError: The driver has no permission to list pods.
@@ -460,8 +462,8 @@ def judged(
         enforcer: The claim's; None if the node has none of its name.
         others: See Enforcer.judge().
         is_new: See Enforcer.judge().
-        excess: For each share, how it was seen to be over its limit, "" if it was not; () if
-            nobody looked. It is stronger than any evidence of the enforcer, which a tenant can
+        excess: For each share, how it was seen to be over its limit, "" if it was not; () if it was
+            not observed. It is stronger than any evidence of the enforcer, which a tenant can
             write.
     """
     found = [

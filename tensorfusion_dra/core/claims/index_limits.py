@@ -72,8 +72,7 @@ def _bus(share: PreparedShare) -> tuple[int, ...]:
 
 def _whole_mib(limit: Limit) -> Limit:
     """Round memory down to whole MiB, but not below 1, since limiters take 0 for no limit."""
-    mib = max(1, limit.vram_bytes // MIB)
-    return Limit(sm_percent=limit.sm_percent, vram_bytes=mib * MIB)
+    return Limit(sm_percent=limit.sm_percent, vram_bytes=max(1, limit.vram_bytes // MIB) * MIB)
 
 
 def _shown(each: Iterable[Limit]) -> str:

@@ -30,8 +30,8 @@ times the request, so that a tenant that reserves little cannot keep the card fo
 With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
 capped at the card.
 
-Nothing is lent on a card on which a share is known whose record cannot be read: each share there
-has its request, until the record is rebuilt.
+Nothing is lent on a card with a share whose record cannot be read: until the record is rebuilt,
+each share there has its request.
 
 Compute is divided like memory. A limiter knows its own container only, and cards give busy
 containers equal parts of their time. So a tenant that may use the whole card would take from other
@@ -80,11 +80,11 @@ class LendingRules:
     facts: Mapping[str, EnforcerFacts] = field(default_factory=dict)
 
     def facts_of(self, enforcer: str) -> EnforcerFacts:
-        """Return the facts of the enforcer of this name; of an unknown one the least promises."""
+        """Return the facts of the enforcer with this name; the weakest if it is unknown."""
         return self.facts.get(enforcer, EnforcerFacts())
 
     def demand(self, enforcer: str, share: PreparedShare, *, stays: bool) -> tuple[Limit, Limit]:
-        """Return the least and the most that a share gets of its device.
+        """Return the smallest and the largest limit that a share may get.
 
         Args:
             enforcer: That of its claim.
@@ -135,7 +135,7 @@ def total(device: Device) -> Limit:
 
 
 def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
-    """Return the claim with what its devices have now; the limits are to be divided again.
+    """Return the claim with the present totals of its devices; its limits have to be divided again.
 
     Args:
         claim: The claim.
@@ -227,7 +227,7 @@ def divided(
 def request_and_wanted(
     subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy
 ) -> tuple[Limit, Limit]:
-    """Return what a share reserves, and the limit that it wants: its policy's, at least that.
+    """Return a share's request, and the limit that it wants, which is at least the request.
 
     Compute is capped at the whole card. Both amounts may be more than is left: see lent().
 

@@ -1,7 +1,7 @@
 """Prepared claims: the records, from which CDI specs and answers to the kubelet follow.
 
 Each claim has a limits document as well, which programs on the node read. If the record cannot be
-read, that document says what is left of the claim.
+read, that document describes the claim instead.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices import capacity
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos, device_name
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -412,8 +412,8 @@ def reason_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
     if not pools:
         return "allocated without a device of this driver"
     if isinstance(recorded, PreparedClaim):
-        here = {devices.node_name(share.pool) for share in recorded.shares}
-        if not here & {devices.node_name(pool) for pool in pools}:
+        here = {device_facts.node_name(share.pool) for share in recorded.shares}
+        if not here & {device_facts.node_name(pool) for pool in pools}:
             return f"allocated from {', '.join(sorted(pools))}, not on this node"
     return ""
 
@@ -488,7 +488,7 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """Remains of a claim whose record cannot be read, as its limits document has them.
+    """A claim whose record cannot be read, as its limits document describes it.
 
     Attributes:
         devices: Those of its shares.
@@ -503,7 +503,7 @@ class Remains:
 
 
 def remains(found: object) -> Remains | None:
-    """Return what a limits document says; None if the value is not such a document."""
+    """Return the claim of a limits document; None if the value is not such a document."""
     try:
         document: Any = found
         named, shares = document["claim"], document["shares"]

@@ -48,7 +48,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class GpuProcess:
     """One process that uses a card.
 
     Attributes:
@@ -114,7 +114,7 @@ class Used:
         return self.vram_bytes > limit.vram_bytes - limit.vram_bytes // _NEAR_PART
 
     def differs(self, other: "Used", whole_bytes: int) -> bool:
-        """Return True if a reader would want to know: by 1/16 of the whole, or 25 points."""
+        """Return True if the use differs by 1/16 of the whole, or by 25 percentage points."""
         return (
             abs(self.vram_bytes - other.vram_bytes) * _NOTABLE_PART >= max(whole_bytes, 1)
             or abs(self.sm_percent - other.sm_percent) >= _NOTABLE_PERCENT
@@ -158,7 +158,7 @@ def container_of(cgroups: str) -> Container | None:
 
 def of_node(
     claims: Iterable[PreparedClaim],
-    cards: Mapping[str, Sequence[Process]],
+    cards: Mapping[str, Sequence[GpuProcess]],
     *,
     pods: Mapping[str, Collection[str]],
     exact: Mapping[tuple[str, str], int] | None = None,
@@ -187,7 +187,7 @@ def of_node(
     foreign: dict[str, Used] = {}
     texts: dict[str, str] = {}
     for uuid, processes in cards.items():
-        by_pod: dict[str, list[Process]] = {}
+        by_pod: dict[str, list[GpuProcess]] = {}
         for process in processes:
             pod = process.container.pod_uid if process.container else ""
             by_pod.setdefault(pod if (pod, uuid) in tenants else "", []).append(process)
@@ -225,7 +225,7 @@ def _divided(used: Used, limits: Sequence[Limit | None]) -> Sequence[Used]:
     return [*parts, used]
 
 
-def _sum(processes: Iterable[Process]) -> Used:
+def _sum(processes: Iterable[GpuProcess]) -> Used:
     total = Used()
     for each in processes:
         used = Used(
@@ -252,7 +252,7 @@ def _added(one: Used, other: Used) -> Used:
 _MAX_NAMED: Final = 5
 
 
-def _text(processes: Sequence[Process]) -> str:
+def _text(processes: Sequence[GpuProcess]) -> str:
     ordered = sorted(processes, key=lambda each: (-each.vram_bytes, each.pid))
     named = [
         f"process {each.pid} {each.name or '(no name)'}"

@@ -6,16 +6,15 @@ quiet time allows.
 
 What makes a healthy card unhealthy:
 
-- a reading (`read`) that finds a problem, such as a lost card or a requested recovery action;
-- an error that the NVIDIA driver reports (`reported`), such as a critical XID;
-- several readings in a row that fail as a whole (`unread`), because a single one may be an
-  accident.
+- a reading that finds a problem, such as a lost card or a requested recovery action;
+- an error that the NVIDIA driver reports, such as a critical XID;
+- several readings in a row that fail as a whole, because a single one may be an accident.
 
 An unhealthy card becomes healthy when all of these are true:
 
 - If a health source made it unhealthy, in this process or an earlier one: every source answers for
   it.
-- Its reported errors are cleared. Clearing takes a sign: the driver requests no recovery, the card
+- Its reported errors are cleared. That takes evidence: the driver requests no recovery, the card
   was reset, or it was away and is back. Time alone clears an error only if `xid_clear_seconds` is
   set.
 - `good_readings` readings in a row found no problem.
@@ -193,14 +192,14 @@ class HealthRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CardReading:
     """Result of one reading about one card.
 
     Attributes:
         problems: Present problems.
         needs_nothing: True if the driver reports that the card needs no recovery. False for an
             older driver, which reports nothing about it.
-        was_reset: True if there is a sign that the card was reset since the last reading.
+        was_reset: True if there is evidence that the card was reset since the last reading.
         is_partial: True if a health source has not answered for the card.
     """
 
@@ -272,7 +271,7 @@ class KnownCards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCards:
+class CardsToPublish:
     """The node's cards as they are published.
 
     Attributes:
@@ -297,32 +296,34 @@ def problem_of(event: CardEvent, rules: HealthRules) -> HealthProblem | None:
     return HealthProblem(kind=kind, reason=event.kind.value, text=text)
 
 
-def reported(health: CardHealth, problem: HealthProblem, now: Moment) -> CardHealth:
+def with_report(health: CardHealth, problem: HealthProblem, now: Moment) -> CardHealth:
     """Return the health after the driver reported an error: unhealthy until it is cleared."""
     known = {each.reason: each for each in (*health.reported, problem)}
     health = replace(health, reported=tuple(known.values()), reported_at=now.seconds)
     return _with_problems(health, (problem,), now)
 
 
-def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) -> CardHealth:
-    """Return the health after a reading that has a finding about the card."""
+def with_reading(
+    health: CardHealth, reading: CardReading, now: Moment, rules: HealthRules
+) -> CardHealth:
+    """Return the health after a reading of the card."""
     health = replace(health, failed_readings=0)
-    if finding.problems:
-        return _with_problems(health, finding.problems, now)
+    if reading.problems:
+        return _with_problems(health, reading.problems, now)
     if health.unhealthy is None:
         return health
     is_old = 0 < rules.xid_clear_seconds <= now.seconds - health.reported_at
-    is_cleared = finding.needs_nothing or finding.was_reset or health.was_away or is_old
-    is_unknown = finding.is_partial and health.unhealthy.worst.kind is ProblemKind.SOURCE
+    is_cleared = reading.needs_nothing or reading.was_reset or health.was_away or is_old
+    is_unknown = reading.is_partial and health.unhealthy.worst.kind is ProblemKind.SOURCE
     if is_unknown or (health.reported and not is_cleared):
         return replace(health, good_readings=0)
-    # Cleared stays cleared: the next reading may not show the sign of it any more.
+    # Cleared stays cleared: the next reading may no longer show why.
     health = replace(health, reported=(), good_readings=health.good_readings + 1)
     rested = now.seconds - health.problem_at >= rules.quiet_seconds
     return HEALTHY if rested and health.good_readings >= rules.good_readings else health
 
 
-def unread(
+def with_failed_reading(
     health: CardHealth, problem: HealthProblem, now: Moment, rules: HealthRules
 ) -> CardHealth:
     """Return the health after a reading that failed as a whole; a single one may be an accident."""
@@ -364,7 +365,7 @@ def after_reading(
             missing if one has not answered for it.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
-    findings = {}
+    readings = {}
     for uuid, gpu in found.items():
         action, before = inventory.recovery.get(uuid), known.cards.get(uuid)
         problems = list(reported.get(uuid, ()))
@@ -373,7 +374,7 @@ def after_reading(
             reason, text = _RECOVERY.get(action, (f"recovery-action-{action}", text))
             problem = HealthProblem(kind=ProblemKind.RECOVERY, reason=reason, text=text)
             problems.insert(0, problem)
-        findings[uuid] = Finding(
+        readings[uuid] = CardReading(
             problems=tuple(problems),
             needs_nothing=action == 0,
             # Loading another version of the driver resets the cards.
@@ -389,10 +390,10 @@ def after_reading(
             kind, reason, text = ProblemKind.LOST, "lost", f"the GPU is lost: {lost[uuid].text}"
         elif uuid in unusable:
             reason, text = "unusable", f"the GPU cannot be used: {unusable[uuid]}"
-        findings[uuid] = Finding(problems=(HealthProblem(kind=kind, reason=reason, text=text),))
+        readings[uuid] = CardReading(problems=(HealthProblem(kind=kind, reason=reason, text=text),))
     health = {
-        uuid: read(known.health.get(uuid, HEALTHY), finding, now, rules)
-        for uuid, finding in findings.items()
+        uuid: with_reading(known.health.get(uuid, HEALTHY), reading, now, rules)
+        for uuid, reading in readings.items()
     }
     return KnownCards(
         cards={**known.cards, **found},
@@ -405,15 +406,18 @@ def after_failure(
     known: KnownCards, problem: HealthProblem, now: Moment, rules: HealthRules
 ) -> KnownCards:
     """Return the known cards after a reading that failed as a whole."""
-    health = {
-        uuid: unread(known.health.get(uuid, HEALTHY), problem, now, rules) for uuid in known.cards
-    }
-    return replace(known, health=health)
+    return replace(
+        known,
+        health={
+            uuid: with_failed_reading(known.health.get(uuid, HEALTHY), problem, now, rules)
+            for uuid in known.cards
+        },
+    )
 
 
 def after_report(known: KnownCards, uuid: str, problem: HealthProblem, now: Moment) -> KnownCards:
     """Return the known cards after the driver reported an error of one card."""
-    state = reported(known.health.get(uuid, HEALTHY), problem, now)
+    state = with_report(known.health.get(uuid, HEALTHY), problem, now)
     return replace(known, health={**known.health, uuid: state})
 
 
@@ -422,7 +426,7 @@ def published(
     inventory: Inventory,
     claimed: Collection[str],
     replaced: Unhealthy | None = None,
-) -> PublishedCards:
+) -> CardsToPublish:
     """Return the cards to publish, by the rules above.
 
     Args:
@@ -451,7 +455,7 @@ def published(
         lost = _matched({uuid: known.cards[uuid] for uuid in known.absent}, inventory.lost)
         counted |= {lost[gpu.uuid].subject for gpu in kept if gpu.uuid in lost}
     left_out = tuple(each for each in inventory.left_out if each.subject not in counted)
-    return PublishedCards(
+    return CardsToPublish(
         inventory=replace(inventory, gpus=tuple(gpus), left_out=(*left_out, *waiting)),
         unhealthy={device_name(uuid): state for uuid, state in unhealthy.items()},
         absent=frozenset(map(device_name, known.absent)),

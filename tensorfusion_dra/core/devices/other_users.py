@@ -26,7 +26,7 @@ _PLUGINS: Final = {"nvidia.com": names.NVIDIA_DEVICE_PLUGIN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocations:
+class KubeletDevices:
     """Devices that plugins offer and containers hold on the node, as the kubelet lists them.
 
     Attributes:
@@ -59,7 +59,7 @@ class OtherUser:
 
 def of_cards(
     gpus: Iterable[Gpu],
-    allocations: Allocations,
+    allocations: KubeletDevices,
     slices: Sequence[Mapping[str, Any]],
     *,
     before: Mapping[str, OtherUser],

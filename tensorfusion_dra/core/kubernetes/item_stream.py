@@ -233,11 +233,11 @@ class _Nesting:
                     break  # at the end, or at its last backslash
                 self._is_in_string, at = False, at + 1
             stop = _end(_OUTSIDE, text, at, at + _SMALL)
-            found = _brackets(text[at:stop])
+            outside = _STRING.sub("", text[at:stop]).encode(errors="replace")
+            found = outside.translate(None, _NO_BRACKETS)
             if self._level:  # else the value itself may be such a pair
                 found = _without_pairs(found)
-            steps = map(_STEPS.__getitem__, found.decode())
-            levels = [*accumulate(steps, initial=self._level)]
+            levels = [*accumulate(map(_STEPS.__getitem__, found.decode()), initial=self._level)]
             if len(levels) > 1 and min(levels[1:]) <= 0:
                 return at + self._exact(text[at:stop])
             self._level, at = levels[-1], stop
@@ -256,11 +256,6 @@ class _Nesting:
         raise AssertionError("found no end")
 
 
-def _brackets(text: str) -> bytes:
-    """Return the brackets outside of strings."""
-    return _STRING.sub("", text).encode(errors="replace").translate(None, _NO_BRACKETS)
-
-
 def _without_pairs(brackets: bytes) -> bytes:
     """Return the brackets without most pairs that enclose nothing; a million take 20 ms."""
     for _ in range(3):
@@ -269,7 +264,7 @@ def _without_pairs(brackets: bytes) -> bytes:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int, stop: int) -> int:
-    """Return where the match of a pattern that matches nothing, too, ends."""
+    """Return the end of the match of a pattern that also matches an empty text."""
     found = pattern.match(text, at, stop)
     assert found is not None
     return found.end()

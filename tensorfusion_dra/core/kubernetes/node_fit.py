@@ -1,4 +1,4 @@
-"""Nodes that fit: those that a NodeSelector selects, and those on which a pod may run.
+"""Nodes that a NodeSelector selects, and nodes on which a pod may run.
 
 Selectors are evaluated as by component-helpers (package nodeaffinity). For pods, these are the
 filters NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler 1.36, in the order in
@@ -160,7 +160,7 @@ def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, object]]) -> bool:
     """Return True if a toleration matches the taint of a node or of a device.
 
-    The same rule twice: core/v1, Toleration.ToleratesTaint, and
+    The rule is the same for both: core/v1, Toleration.ToleratesTaint, and
     dynamic-resource-allocation/resourceclaim/devicetoleration.go.
     """
     for toleration in tolerations:

@@ -1,4 +1,4 @@
-"""Parts of foreign objects: what a caller keeps of each, and nothing else.
+"""Projections: the fields that a caller keeps of an object that anybody may write.
 
 Anybody may write objects of up to 3 MiB. So a list of them is never kept whole: each object is
 reduced to its projection as soon as it is read. A projection also checks that the fields have the

@@ -79,7 +79,7 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Decision:
     """The webhook's decision on one review.
 
     Attributes:
@@ -94,15 +94,15 @@ class Verdict:
     code: int = INVALID
 
 
-PASSED: Final = Verdict()
+PASSED: Final = Decision()
 
 
-def unavailable(error: RetryableError) -> Verdict:
+def unavailable(error: RetryableError) -> Decision:
     """Return the refusal of a request that may succeed later."""
-    return Verdict(errors=[FieldError("", Reason.INVALID, str(error))], code=UNAVAILABLE)
+    return Decision(errors=[FieldError("", Reason.INVALID, str(error))], code=UNAVAILABLE)
 
 
-class Outcome(StrEnum):
+class ReviewOutcome(StrEnum):
     """End of a review."""
 
     CHANGED = "changed"
@@ -114,11 +114,11 @@ class Outcome(StrEnum):
     """The webhook has a fault; the failure policy of its configuration decides."""
 
 
-def outcome(verdict: Verdict) -> Outcome:
-    """Return the outcome of a review with this verdict."""
-    if verdict.errors:
-        return Outcome.UNAVAILABLE if verdict.code == UNAVAILABLE else Outcome.DENIED
-    return Outcome.PASSED if verdict.changed is None else Outcome.CHANGED
+def outcome(decision: Decision) -> ReviewOutcome:
+    """Return the outcome of a review with this decision."""
+    if decision.errors:
+        return ReviewOutcome.UNAVAILABLE if decision.code == UNAVAILABLE else ReviewOutcome.DENIED
+    return ReviewOutcome.PASSED if decision.changed is None else ReviewOutcome.CHANGED
 
 
 def parse(text: bytes, *, wait_seconds: float) -> Review:
@@ -163,22 +163,22 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     )
 
 
-def answer(review: Review, verdict: Verdict) -> Json:
-    """Return the AdmissionReview that carries the verdict."""
-    response: Json = {"uid": review.uid, "allowed": not verdict.errors}
-    if verdict.warnings:
-        response["warnings"] = [text[:_MAX_WARNING_CHARACTERS] for text in verdict.warnings]
-    if verdict.errors:
+def answer(review: Review, decision: Decision) -> Json:
+    """Return the AdmissionReview that carries the decision."""
+    response: Json = {"uid": review.uid, "allowed": not decision.errors}
+    if decision.warnings:
+        response["warnings"] = [text[:_MAX_WARNING_CHARACTERS] for text in decision.warnings]
+    if decision.errors:
         causes = [
             {"reason": error.reason.value, "message": error.text, "field": error.path}
-            for error in verdict.errors
+            for error in decision.errors
         ]
         details = {"name": review.name, "group": review.group, "kind": review.kind}
         response["status"] = {  # a metav1.Status; kubectl prints each of its causes on a line
             "status": "Failure",
-            "code": verdict.code,
-            "reason": _REASONS[verdict.code],
-            "message": "; ".join(map(str, verdict.errors)),
+            "code": decision.code,
+            "reason": _REASONS[decision.code],
+            "message": "; ".join(map(str, decision.errors)),
             "details": {name: value for name, value in details.items() if value}
             | {"causes": causes},
         }
@@ -186,7 +186,7 @@ def answer(review: Review, verdict: Verdict) -> Json:
     # replaced as a whole: metadata, spec.
     elif operations := [
         {"op": "add", "path": f"/{name}", "value": value}
-        for name, value in (verdict.changed or {}).items()
+        for name, value in (decision.changed or {}).items()
         if value != review.document.get(name)
     ]:
         response["patchType"] = "JSONPatch"

@@ -1,6 +1,7 @@
 """JSON that has not been validated: parsed within bounds, and accessors of its values."""
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -20,8 +21,12 @@ compact_json: Final = partial(json.dumps, separators=(",", ":"))
 """Returns a value as JSON without spaces."""
 
 
+_DECODER: Final = json.JSONDecoder()
+_ANNOTATIONS: Final = re.compile(rb'"annotations":\s*(?=\{)')
+
+
 class BoundError(ValueError):
-    """A text is valid JSON, perhaps, but has more of something than is parsed."""
+    """A text has more bytes, elements or levels than is parsed; it may be valid JSON."""
 
 
 class DepthError(BoundError):
@@ -84,7 +89,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def elements(text: bytes | bytearray | str) -> int:
-    """Return the number of elements of a JSON text, or a larger one.
+    """Return the number of elements of a JSON text, or an upper bound.
 
     Each element but the outermost follows a bracket, a comma or a colon. Those in strings are
     counted as well.
@@ -108,6 +113,28 @@ def parse(text: bytes | bytearray) -> object:
     except RecursionError:
         raise DepthError from None
     check_levels(value)
+    return value
+
+
+def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
+    """Return the annotations in the text of an object's metadata; nothing else in it is decoded.
+
+    The API server writes them after the labels, whose names and values have no quotes, and before
+    the managed fields. Kubernetes bounds them alone: to 256 KiB.
+
+    Args:
+        text: The text, or its beginning.
+        is_whole: False for a beginning.
+
+    Raises:
+        ValueError: They are not all in the text.
+    """
+    found = _ANNOTATIONS.search(text)
+    if found is None:
+        if is_whole:
+            return {}
+        raise BoundError(f"found no annotations in {len(text)} bytes of metadata")
+    value: dict[str, Any] = _DECODER.raw_decode(text[found.end() :].decode(errors="replace"))[0]
     return value
 
 

@@ -1,22 +1,21 @@
 """Memory limits that the NVIDIA driver keeps for cgroups, from release 615 on.
 
 A limit is of one cgroup on one card. The driver refuses an allocation of the cgroup's processes
-that would pass the limit, and the process lives on. A limit of a pod's cgroup holds for all of its
+that would exceed the limit; the process continues. A limit of a pod's cgroup holds for all of its
 containers together. A limit of a container's own cgroup is what programs in it see as the card's
 memory.
 
-Two things make an answer of NVML unsafe to believe, so each limit is read back and compared. The
-kernel may drop a limit below the present use without an error. And NVML has one code
-(NOT_SUPPORTED) for a driver that cannot limit and for a cgroup that has no limit yet: only setting
-one tells them apart.
+NVML's answers are not reliable for two reasons, so each limit is read back and compared. The kernel
+may drop a limit below the present use without an error. And NVML has one code (NOT_SUPPORTED) for a
+driver that cannot limit and for a cgroup that has no limit yet: only setting one tells them apart.
 
 The soft limit is always 0. The driver adds soft limits to the cgroups above, and a cgroup that is
 removed leaves its part there.
 
 Limits change while processes run: what is lent to one pod is taken back for another. A limit cannot
-be lowered below the present use, and nobody is ended for it. So on each card limits are lowered
-first, and raised only if each of them could be lowered; otherwise the limits together would exceed
-the card.
+be lowered below the present use, and no process is killed for it. So on each card limits are
+lowered first, and raised only if each of them could be lowered; otherwise the limits together would
+exceed the card.
 
 Example: a card has 80Gi; pod A may use 60Gi and uses 52Gi. Pod B comes with a request of 30Gi, so A
 is to have 50Gi. It gets 52Gi, the least that is possible, and B gets an error. Once A has freed
@@ -82,7 +81,7 @@ class CgroupLimits:
         *,
         cgroups: Path = CGROUPS,
         every_container: bool = False,
-        replacement_sign: Path | None = None,
+        replacement_marker: Path | None = None,
     ) -> None:
         """Do not load the library yet; the first call does.
 
@@ -91,10 +90,10 @@ class CgroupLimits:
             driver_root: Searched before the loader's path.
             cgroups: Where the host's cgroup2 is mounted.
             every_container: True to limit a container's cgroup also where it has no dmem.max.
-            replacement_sign: A file that is there while the NVIDIA driver is being replaced; None
-                for none.
+            replacement_marker: File that exists while the NVIDIA driver is being replaced; None for
+                none.
         """
-        self._sign = replacement_sign
+        self._marker = replacement_marker
         self._library, self._driver_root = library, driver_root
         self._cgroups, self._every_container = cgroups, every_container
         self._is_open = False
@@ -108,16 +107,16 @@ class CgroupLimits:
             RetryableError: The NVIDIA driver is being replaced.
             FatalError: It is, and NVML is open: only with this process its device files close.
         """
-        if self._sign is not None and self._sign.exists():
+        if self._marker is not None and self._marker.exists():
             text = "the NVIDIA driver is being replaced"
             if self._is_open:
                 raise FatalError(f"{text}; this process ends, which closes NVML")
             raise RetryableError(text)
 
     def check(self) -> Sequence[str]:
-        """Return what keeps this node from limiting memory, then what is wrong with single cards.
+        """Return why this node cannot limit memory, then the problems of single cards.
 
-        The first text is "" if nothing does.
+        The first text is "" if it can.
 
         Raises:
             FatalError: See set().
@@ -245,7 +244,7 @@ class CgroupLimits:
         return ("", *refused, *hints)
 
     def _steps(self, pod_uid: str, limits: Mapping[str, int]) -> list[tuple[Path, str, int, int]]:
-        """Return what has to change: cgroup, GPU UUID, limit, present limit."""
+        """Return the necessary changes: cgroup, GPU UUID, limit, present limit."""
         pod = self._pod(pod_uid)
         found = [(pod, uuid, limit, self._present(pod, uuid)) for uuid, limit in limits.items()]
         return [step for step in found if step[2] != step[3]]

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pynvml
 import structlog
 
-from tensorfusion_dra.core.claims.use import Process
+from tensorfusion_dra.core.claims.use import GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
@@ -94,16 +94,14 @@ class NvmlDiscovery:
         wait_seconds: float = WAIT_SECONDS,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what is needed for a reading.
-
-        Args:
-            models: Compute by name; the compute of other cards is estimated.
-            library: Path of libnvidia-ml.so.1; None searches for it.
-            driver_root: Searched before the loader's path, for example /run/nvidia/driver.
-            sysfs_root: The node's /sys.
-            proc_root: The node's /proc.
-            wait_seconds: Longest time for a reading.
-            check: Called before NVML is opened; raises RetryableError if it has to stay closed.
+        """Args:
+        models: Compute by name; the compute of other cards is estimated.
+        library: Path of libnvidia-ml.so.1; None searches for it.
+        driver_root: Searched before the loader's path, for example /run/nvidia/driver.
+        sysfs_root: The node's /sys.
+        proc_root: The node's /proc.
+        wait_seconds: Longest time for a reading.
+        check: Called before NVML is opened; raises RetryableError if it has to stay closed.
         """
         self._check = check
         self._models = models
@@ -148,7 +146,7 @@ class NvmlDiscovery:
         self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes that use the cards, by GPU UUID.
 
         Raises:
@@ -220,7 +218,7 @@ class _Reader:
                 gpus=tuple(self._gpu(index) for index in range(count)),
             )
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes that use the cards, by GPU UUID.
 
         Raises:
@@ -311,8 +309,9 @@ class _Reader:
         # The loader never loads the new file into a process that has the old one.
         if refusal.error == _VERSION_MISMATCH and is_replaced:
             return FatalError(f"{found}; the library was replaced, only a new process can load it")
-        waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
-        return RetryableError(f"{found}, waiting for {waited_for}")
+        return RetryableError(
+            f"{found}, waiting for {_WAITED_FOR.get(refusal.error, 'NVML to answer')}"
+        )
 
 
 def error_name(error: pynvml.NVMLError) -> str:
@@ -352,14 +351,12 @@ def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
-        refusal = Refusal(error_name(error))
-        return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), refusal
+        return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), Refusal(error_name(error))
     return int(memory.total), int(memory.reserved)
 
 
 def _recovery_action(card: Any) -> int:
-    field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-    (answer,) = pynvml.nvmlDeviceGetFieldValues(card, [field])
+    (answer,) = pynvml.nvmlDeviceGetFieldValues(card, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(answer.nvmlReturn)
     return int(answer.value.uiVal)

@@ -11,7 +11,7 @@ import pynvml
 import structlog
 
 from tensorfusion_dra.core.claims import use
-from tensorfusion_dra.core.claims.use import Container, Process
+from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.recording import Refusal
 
@@ -37,10 +37,8 @@ class ProcessReader:
     """Reader of the processes of all cards, for one thread."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        """Name the folder.
-
-        Args:
-            proc: The host's /proc.
+        """Args:
+        proc: The host's /proc.
         """
         self._proc = proc
         self._seen_until: dict[str, int] = {}  # time of the last sample by GPU UUID
@@ -63,7 +61,7 @@ class ProcessReader:
                 "hostPID: true"
             )
 
-    def read(self, handles: Mapping[str, Any], query: Query) -> Mapping[str, Sequence[Process]]:
+    def read(self, handles: Mapping[str, Any], query: Query) -> Mapping[str, Sequence[GpuProcess]]:
         """Return the processes of each card; a card that refuses every list is missing.
 
         Args:
@@ -85,7 +83,7 @@ class ProcessReader:
         origins = {pid: self._origin(pid) for pid in pids}
         return {
             uuid: [
-                Process(
+                GpuProcess(
                     pid=pid,
                     vram_bytes=vram_bytes,
                     sm_percent=busy[uuid].get(pid, 0),

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.use import Container, Process
+from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import HungError, InputError, RetryableError
@@ -51,7 +51,7 @@ _LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CardModel:
     """NVML's data of a card model.
 
     Attributes:
@@ -66,7 +66,7 @@ class Card:
 
 
 CARDS: Final = tuple(
-    Card(product_name=name, vram_bytes=memory_mib * MIB, compute_capability=capability)
+    CardModel(product_name=name, vram_bytes=memory_mib * MIB, compute_capability=capability)
     for name, memory_mib, capability in (
         ("Tesla P100-PCIE-16GB", 16384, (6, 0)),
         ("Tesla P40", 24576, (6, 1)),
@@ -144,7 +144,7 @@ class GpuProfile:
         appears_after_seconds: Counted from the start of the simulation.
     """
 
-    card: Card
+    card: CardModel
     reserved_bytes: int = 0
     milli_tflops: int | None = None
     uuid: str | None = None
@@ -272,7 +272,7 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
         raise InputError(f"{where}: vram: found {shown(fields['vram'])}, expected at least 1Mi")
     else:
         known = cards_named(product)
-        plain = Card(product_name=" ".join(product.split()), vram_bytes=0)
+        plain = CardModel(product_name=" ".join(product.split()), vram_bytes=0)
         card = replace(known[0] if len(known) == 1 else plain, vram_bytes=vram // NANO)
     reserved = _amount(fields, "reserved", where) or 0
     if not 0 <= reserved <= (card.vram_bytes - MIB) * NANO:
@@ -298,7 +298,7 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     return [gpu] * fields["count"]
 
 
-def _card(name: str, where: str) -> Card:
+def _card(name: str, where: str) -> CardModel:
     found = cards_named(name)
     if len(found) == 1:
         return found[0]
@@ -342,7 +342,7 @@ def _fields(value: object, known: Mapping[str, _Field], where: str) -> dict[str,
     return found
 
 
-def cards_named(name: str) -> Sequence[Card]:
+def cards_named(name: str) -> Sequence[CardModel]:
     """Return the card of that name, or all with that short name.
 
     The name is NVML's, with or without ``NVIDIA``, or the short one. Blanks, dashes and case do not
@@ -391,7 +391,7 @@ class SimulatedEvents:
 
 
 class SimulatedDiscovery:
-    """Discovery that makes up NVML's answers and evaluates them like those of real cards.
+    """Discovery that simulates NVML's answers and evaluates them like those of real cards.
 
     Simulated cards have no minor number and therefore no device nodes.
 
@@ -462,18 +462,18 @@ class SimulatedDiscovery:
         )
 
     def raw(self) -> Recording:
-        """Return the made-up answers in the form of NvmlDiscovery.raw().
+        """Return the simulated answers in the form of NvmlDiscovery.raw().
 
         Raises:
             RetryableError: The driver is not loaded yet according to the profile.
         """
         return self._recording(self._present())
 
-    def processes(self) -> Mapping[str, Sequence[Process]]:
+    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return two processes for each share that has a limit and a pod, by GPU UUID."""
         live = self._live()
         gpus = {self._uuid(position, gpu): gpu for position, gpu in enumerate(live.gpus)}
-        found: dict[str, list[Process]] = {uuid: [] for uuid in gpus}
+        found: dict[str, list[GpuProcess]] = {uuid: [] for uuid in gpus}
         for claim in self._prepared():
             for share in claim.shares:
                 if share.limit and claim.pods and share.gpu_uuid in gpus:
@@ -482,7 +482,7 @@ class SimulatedDiscovery:
                         pod_uid=claim.pods[0].uid, id=hashlib.sha256(owner.encode()).hexdigest()
                     )
                     percent = gpus[share.gpu_uuid].use // _PROCESSES
-                    process = Process(
+                    process = GpuProcess(
                         pid=len(found[share.gpu_uuid]) + 1,
                         vram_bytes=share.limit.vram_bytes * percent // 100,
                         sm_percent=share.limit.sm_percent * percent // 100,

@@ -44,11 +44,11 @@ class DevicePlugin:
             return False
 
     def allocate(self, index: int, *, wait_seconds: float) -> frozenset[str]:
-        """Have it allocate the cards of the worker with this index; return their UUIDs.
+        """Ask the hypervisor for the cards of the worker with this index; return their UUIDs.
 
-        The UUIDs are in lower case. Cards that the hypervisor does not know are missing. It does
-        nothing for a worker whose cards it has allocated already. It waits for a worker that it
-        does not see yet, or that already runs.
+        The UUIDs are in lower case, without cards that the hypervisor does not know. A repeated
+        call changes nothing. The hypervisor waits while it does not see the worker, or if the
+        worker already runs.
 
         Raises:
             SilentEnforcerError: It does not serve, or hangs.
@@ -115,7 +115,7 @@ def _call(
 
 
 def _answers(channel: grpc.Channel) -> bool:
-    """Return True if a call that waits for no pod is answered; one that it does not know is too."""
+    """Return True if a call that waits for no pod is answered, even by an error."""
     options: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_OPTIONS)
     try:
         options(b"", timeout=_OPTIONS_SECONDS)

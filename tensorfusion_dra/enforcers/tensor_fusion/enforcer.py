@@ -192,9 +192,9 @@ class TensorFusion(Enforcer):
         return Sign(verdict=found, advice=advice)
 
     def _signs_of_life(self) -> Iterator[tuple[str, str]]:
-        """Yield where the hypervisor may answer, and what speaks against it; cheap ones first.
+        """Yield each place where the hypervisor may answer, and why it does not; cheap ones first.
 
-        The heartbeats of pods are none: each pod can write its own.
+        Heartbeats of pods are no evidence, because each pod can write its own.
         """
         pattern = Path(self.bridge or self.device_plugins) / "tensor-fusion-index-*.sock"
         found = min(pattern.parent.glob(pattern.name), default=pattern)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import prepared, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
@@ -86,7 +86,7 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
         return ()
     return [
         share
-        for shares in enforcers.enforced(claim).values()
+        for shares in enforcer_rules.enforced(claim).values()
         for share in shares
         if share.limit and share.isolation is Isolation.SOFT
     ]
@@ -217,14 +217,12 @@ def _marks(found: object) -> dict[str, str]:
 
 
 def _with_index(found: object) -> Sequence[object]:
-    """Return the containers with an extended resource of an index, and nothing else of them."""
-    every = []
+    """Return the first extended resource of an index, as its container has it, and nothing else."""
     for container in as_list(found):
         limits = as_map(as_map(as_map(container).get("resources")).get("limits"))
-        kept = {key: limits[key] for key in limits if key.startswith(names.TENSOR_FUSION_INDEX)}
-        if kept:
-            every.append({"resources": {"limits": kept}})
-    return every[:1]  # as _indices() reads no others
+        for key in filter(lambda each: each.startswith(names.TENSOR_FUSION_INDEX), limits):
+            return [{"resources": {"limits": {key: limits[key]}}}]  # _indices() reads no others
+    return []
 
 
 _COMPARED: Final = frozenset(

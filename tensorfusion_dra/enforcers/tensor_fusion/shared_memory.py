@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
@@ -231,7 +231,7 @@ class WorkerMemory:
             self._write_note(pod, self._present(pod))
 
     def record_reason(self, pod: PodRef, text: str) -> None:
-        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
+        """Note why the limits of a registered pod do not hold; "" if they do."""
         folder, reason = noted(str(self._note(pod)))
         if folder and reason != text:
             with suppress(OSError):
@@ -299,7 +299,7 @@ class WorkerMemory:
         """Remove what was noted of pods other than those with these UIDs."""
         with suppress(OSError):
             for note in (self._root / REGISTERED_FOLDER).iterdir():
-                if claims.is_uid(note.name) and note.name not in used:
+                if claim_rules.is_uid(note.name) and note.name not in used:
                     note.unlink()
 
     def _missing(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> str:

@@ -175,18 +175,18 @@ class Workers:
         self._wakeup.stop()
 
     def on_pods(self, pods: Iterable[Mapping[str, Any]]) -> None:
-        """Have the annotations of these pods compared now."""
+        """Compare the annotations of these pods now."""
         with self._guard:
             self._changed |= {str(pod["metadata"].get("uid")): pod for pod in pods}
         self._wakeup.wake()
 
     def on_event(self, kind: str, pod: Mapping[str, Any]) -> None:
-        """Have the annotations of a pod compared now, unless it is no worker any more."""
+        """Compare the annotations of a pod now, unless it is no longer a worker."""
         if kind != "DELETED":
             self.on_pods([pod])
 
     def run(self) -> None:
-        """Have annotations follow limits, and repair workers, until stopped.
+        """Update annotations after limits, and repair workers, until stopped.
 
         Raises:
             FatalError: A newer release has changed the store.
@@ -276,7 +276,7 @@ class Workers:
         self._wakeup.wake()
 
     def _put_back(self, worker: Worker, stored: Mapping[str, Any] | None) -> bool:
-        """Have the annotations that rule a registered pod be as granted; False if they were.
+        """Restore the annotations that rule a registered pod; return False if they are as granted.
 
         A tenant may have changed them, or the limits changed. While they cannot be written, the
         memory's note says that the limits do not hold.

@@ -1,7 +1,6 @@
 """The verb `cel`: translations, checks, explanations and bad input."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,9 @@ import yaml
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import SLICES, Client
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.builders.devices import NODE, published_devices
-from tests.support.builders.gpus import gpu, gpus
-from tests.support.cel_command import A100, child, run, squeezed
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpus
+from tests.support.cel_command import A100, Json, child, run, slice_of_devices, squeezed, two_nodes
 from tests.support.hostile_selectors import LISTS
 from tests.support.selecting import A
 
@@ -151,34 +148,6 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == {
         "checks": [{"check": "syntax", "ok": False, "text": "1:4: found the end, expected a value"}]
     }
-
-
-Json = dict[str, Any]
-
-
-def slice_of_devices(node: str, devices: tuple[Device, ...], *, generation: int = 1) -> Json:
-    pool = {"name": f"default/{node}", "generation": generation, "resourceSliceCount": 1}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{node}-{generation}"},
-        "spec": {
-            "driver": names.DRIVER,
-            "nodeName": node,
-            "pool": pool,
-            "devices": [device.as_api() for device in devices],
-        },
-    }
-
-
-def two_nodes() -> list[Json]:
-    """Return the slices of a node with three A100 and QoS medium, and of one with a T4 and high."""
-    t4 = gpu(7, model="T4", milli_tflops=65_000, vram_bytes=16 * GIB)
-    high = replace(NODE, name="node-02", qos="high")
-    return [
-        slice_of_devices("node-01", published_devices(*gpus(3))),
-        slice_of_devices("node-02", published_devices(t4, node=high)),
-    ]
 
 
 def claim_on_device(device: str, consumed: dict[str, str] | None = None) -> Json:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, CLASSES, GPUPOOLS, NODES, PODS, TEMPLATES, Client
 from tensorfusion_dra import cli
-from tensorfusion_dra.app.convert.convert import Converted, convert
+from tensorfusion_dra.app.convert.command import Converted, convert
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra import cli
-from tensorfusion_dra.app.convert.convert import convert
+from tensorfusion_dra.app.convert.command import convert
 from tensorfusion_dra.app.convert.other_drivers import CLASSES
 from tests.support.selecting import A
 

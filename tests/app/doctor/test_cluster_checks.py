@@ -17,7 +17,7 @@ from tensorfusion_dra.app.doctor.command import CHECKS
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core.devices import capacity, slices
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.finding import Level
 from tensorfusion_dra.core.names import LABEL_QUOTA, QUOTA_ENFORCED
 from tests.app.doctor.here import context
 from tests.support import findings
@@ -411,7 +411,9 @@ def exclusive() -> list[Any]:
             objects.quotas,
             {
                 f"GET {QUOTAS}": {"items": [quota_document()]},
-                "GET /api/v1/namespaces": {"items": [{"metadata": {"name": "team-a"}}]},
+                "GET /api/v1/namespaces": {
+                    "items": [{"metadata": {"name": "team-a", "labels": {LABEL_QUOTA: "off"}}}]
+                },
             },
             [(Level.NOTE, "without a check while the webhook does not answer")],
         ),

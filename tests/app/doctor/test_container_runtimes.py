@@ -10,7 +10,7 @@ from tensorfusion_dra.app.doctor import container_runtime
 from tensorfusion_dra.app.doctor.checks import Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.finding import Level
 from tests.app.doctor.here import OWN_NAMESPACE, context
 from tests.support import findings
 from tests.support.canned_api import CannedApi, served

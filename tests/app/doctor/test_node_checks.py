@@ -15,8 +15,8 @@ import pytest
 from tensorfusion_dra.app.doctor import gpus, node
 from tensorfusion_dra.app.doctor.node import Use
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
-from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.finding import Finding, Level
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
 from tests.support.builders.gpus import gpu

@@ -15,10 +15,10 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.app.doctor.checks import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.core.doctor.finding import ok
+from tensorfusion_dra.core.finding import ok
 from tests.app.doctor.here import context
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
-from tests.app.test_command import command
+from tests.support.forks import command
+from tests.support.node_plugin_process import cluster_with, run_pod, start
 
 pytestmark = pytest.mark.process
 

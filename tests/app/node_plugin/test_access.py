@@ -12,8 +12,8 @@ from dra_simulator.api.faults import ANY, Action, Cut, Expire, Garble, Refuse
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.support.kubelet import PluginClient
+from tests.support.node_plugin_process import cluster_with, run_pod, start
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,9 @@ import pytest
 
 from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tests.app.node_plugin.test_node_plugin_process import (
+from tests.discovery.nvml.nvml_machine import answers, build, card
+from tests.support.forks import command
+from tests.support.node_plugin_process import (
     SHARE,
     as_the_kubelet,
     claim_of,
@@ -21,8 +23,6 @@ from tests.app.node_plugin.test_node_plugin_process import (
     log_lines,
     start,
 )
-from tests.app.test_command import command
-from tests.discovery.nvml.nvml_machine import answers, build, card
 
 pytestmark = pytest.mark.process
 

@@ -10,15 +10,9 @@ import pytest
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
-from tests.app.node_plugin.test_node_plugin_process import (
-    cluster_with,
-    log_lines,
-    run_pod,
-    slice_writes,
-    start,
-)
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
+from tests.support.node_plugin_process import cluster_with, log_lines, run_pod, slice_writes, start
 from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.process

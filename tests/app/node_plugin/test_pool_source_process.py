@@ -13,7 +13,8 @@ import pytest
 from dra_simulator.rest import GPUPOOLS, NODES, Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
-from tests.app.node_plugin.test_node_plugin_process import (
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.node_plugin_process import (
     cluster_with,
     event_messages,
     log_lines,
@@ -21,7 +22,6 @@ from tests.app.node_plugin.test_node_plugin_process import (
     run_pod,
     stop,
 )
-from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.process

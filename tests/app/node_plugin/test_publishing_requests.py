@@ -18,7 +18,7 @@ from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tests.daemonset.test_security import pool
+from tests.support.builders.gpupools import pool_of_all_nodes
 from tests.support.waiting import eventually
 
 NODE = "node-01"
@@ -112,7 +112,7 @@ OF_POOLS = [(verb, kind) for verb in ("list", "watch") for kind in ("gpupools", 
 def test_start_costs_three_lists_one_watch_and_a_write_for_each_slice(
     server: ApiServer, tmp_path: Path, options: dict[str, str], cost: dict[tuple[str, str], int]
 ) -> None:
-    Client(server.url).create(GPUPOOLS, pool("of-all", qos="medium"))
+    Client(server.url).create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
     server.requests.reset()
 
     with publishing_node(server, tmp_path, **options):
@@ -128,7 +128,7 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
     """
     monkeypatch.setattr(watch, "_WATCH_SECONDS", 1)
     client = Client(server.url)
-    client.create(GPUPOOLS, pool("of-all", qos="medium"))
+    client.create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
     numbers = itertools.count()
     with node_at_rest(server, tmp_path, pool_source="node-labels"):
         renewed = [("watch", kind) for kind in ("resourceslices", "gpupools", "nodes")]

@@ -11,7 +11,7 @@ from dra_simulator.rest import PODS
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import (
+from tests.support.node_plugin_process import (
     as_the_kubelet,
     cluster_with,
     event_messages,

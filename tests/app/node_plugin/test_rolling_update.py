@@ -7,7 +7,7 @@ import pytest
 from dra_simulator.api.faults import Delay, HalfOpen
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tests.app.node_plugin.test_node_plugin_process import (
+from tests.support.node_plugin_process import (
     SHARE,
     cluster_with,
     log_lines,

@@ -20,8 +20,8 @@ from tensorfusion_dra.app.simulate.plugin_process import Process, WaitError, spa
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tensorfusion_dra.core import names
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support import import_witness
+from tests.support.node_plugin_process import cluster_with
 from tests.support.waiting import eventually
 
 

@@ -19,8 +19,8 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_c
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.logs import capture_logs
+from tests.support.node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 

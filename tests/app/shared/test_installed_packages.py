@@ -12,18 +12,18 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import Registered
 from tensorfusion_dra.enforcers import registered as registered_enforcers
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, run_pod, start
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
 from tests.support.logs import capture_logs
+from tests.support.node_plugin_process import cluster_with, log_lines, run_pod, start
 
 ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
 READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
@@ -182,7 +182,7 @@ def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
 def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
     install(site, "lost-one", {names.ENFORCERS: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
     chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
-    claim = enforcers.example("another", Isolation.SOFT)
+    claim = enforcer_rules.example("another", Isolation.SOFT)
 
     ((found,),) = node_parts.verdicts_now(chosen, [claim])
 

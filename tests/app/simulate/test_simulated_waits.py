@@ -15,8 +15,8 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import sequence
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
-from tests.app.node_plugin.test_node_plugin_process import cluster_with
-from tests.app.test_command import command
+from tests.support.forks import command
+from tests.support.node_plugin_process import cluster_with
 
 FOREVER = 3600.0
 

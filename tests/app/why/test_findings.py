@@ -10,7 +10,7 @@ from tensorfusion_dra.app.why import diagnosis, observed
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.finding import Level
 from tests.support import canned_api
 from tests.support.builders.pods import pod_annotations
 from tests.support.objects import Json, claim, exactly, pod

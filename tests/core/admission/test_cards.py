@@ -59,6 +59,37 @@ def test_a_card_of_one_node_alone_can_be_named() -> None:
     assert str(found.tflops) == "16250m"
 
 
+@pytest.mark.parametrize("amount", ["vram_request", "vram_percent_request"])
+def test_models_of_one_node_alone_are_no_alternatives_beside_one_of_many(amount: str) -> None:
+    many = of_nodes(*[A100] * 3)
+    fake = slice_of_models(*[(f"A00{number}", "312", "60Gi") for number in range(10)])
+    spec = {**fake["spec"], "nodeName": "n9", "pool": {"name": "default/n9"}}
+    asks = {amount: "10", "compute_percent_request": pod_request.LIKE_MEMORY}
+    wanted = pod_request.parse(pod_annotations(**asks))
+
+    alone, beside = (
+        pod_request.alternatives(wanted, cards.of_slices(each), pool="")
+        for each in (many, [*many, {**fake, "spec": spec}])
+    )
+
+    assert alone == beside
+
+
+def test_kinds_and_slices_of_one_node_are_bounded() -> None:
+    nodes = cards.PublishedNodes()
+    found = cards.of_slice(slice_of_models(*[(f"M{kind}", "1", "1Gi") for kind in range(100)]))
+    for number in range(100):
+        own = found._replace(
+            cards=tuple((kind._replace(model=f"N{number}"), 1) for kind, _ in found.cards)
+        )
+        nodes.put("n", f"s{number}", own)
+
+    ((of_node, _),) = nodes.cards().nodes.items()
+    assert len(of_node.cards) == 16
+    assert len(found.cards) == 16
+    assert len(nodes._slices["n"]) == 8
+
+
 def test_a_pool_of_one_node_alone_does_not_count_against_many() -> None:
     published = cards.of_slices(
         [*of_nodes(*[A100] * 3, pool="default"), *of_nodes(A100, first=3, pool="prod")]
@@ -88,7 +119,7 @@ def large_slice(node: int, number: int, cards_each: int) -> Json:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_cards_that_are_added_up_step_by_step_are_those_of_all_slices(seed: int) -> None:
-    draw, nodes, stored = Random(seed), cards.Nodes(), dict[tuple[str, str], Json]()
+    draw, nodes, stored = Random(seed), cards.PublishedNodes(), dict[tuple[str, str], Json]()
     for _ in range(60):
         (item,) = of_nodes(draw.choice((A100, T4)), first=draw.randrange(4))
         at = item["spec"]["nodeName"], f"s{draw.randrange(3)}"
@@ -105,7 +136,7 @@ def test_cards_that_are_added_up_step_by_step_are_those_of_all_slices(seed: int)
 
 
 def test_a_changed_slice_costs_the_sum_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, sums, together = cards.Nodes(), list[int](), cards.together
+    nodes, sums, together = cards.PublishedNodes(), list[int](), cards.together
     for number in range(1_000):
         nodes.put(f"n{number}", "s", cards.of_slice(of_nodes(A100)[0]))
 
@@ -124,7 +155,7 @@ def test_a_changed_slice_costs_the_sum_of_its_own_node(monkeypatch: pytest.Monke
 def test_cards_of_a_large_cluster_and_of_a_node_that_publishes_thousands_take_little_memory(
     nodes: int, slices: int, each: int
 ) -> None:
-    kept_nodes = cards.Nodes()
+    kept_nodes = cards.PublishedNodes()
     tracemalloc.start()
     try:
         for node in range(nodes):

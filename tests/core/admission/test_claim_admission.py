@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
+from tensorfusion_dra.scheduling.devices import Attribute, DeviceId, PublishedDevice
 from tests.support.admission import Json
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu
@@ -395,12 +395,12 @@ ALL = {"model": "A100", "pool": "prod-pool", "qos": "high"}
 A100 = as_scheduled(
     published_devices(gpu(), node=replace(NODE, gpupool="prod-pool", qos="high"))[0]
 )
-FOREIGN = Device(id=DeviceId("gpu.example.com", "pool", "gpu-0"))
+FOREIGN = PublishedDevice(id=DeviceId("gpu.example.com", "pool", "gpu-0"))
 LONG_NAME = ".".join(["production"] * 12)
 OF_LONG_POOL = as_scheduled(published_devices(gpu(), node=replace(NODE, gpupool=LONG_NAME))[0])
 
 
-def with_attributes(**values: str | bool) -> Device:
+def with_attributes(**values: str | bool) -> PublishedDevice:
     more = {
         key: Attribute("bool" if isinstance(value, bool) else "string", value)
         for key, value in values.items()
@@ -427,7 +427,7 @@ def with_attributes(**values: str | bool) -> Device:
     ],
 )
 def test_running_device_that_satisfies_every_term_is_selected(
-    terms: Mapping[str, str], device: Device, *, is_selected: bool
+    terms: Mapping[str, str], device: PublishedDevice, *, is_selected: bool
 ) -> None:
     assert cel_evaluation.selector(selector(**terms)).matches(device) is is_selected
 

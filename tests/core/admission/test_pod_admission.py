@@ -132,6 +132,17 @@ def test_admitted_pod_is_not_changed_again(found: Json) -> None:
     assert admitted_pod(added) == added
 
 
+@pytest.mark.parametrize(("count", "is_refused"), [(499, False), (500, True), (20_000, True)])
+def test_a_pod_of_more_containers_than_start_is_refused_before_they_are_looked_at(
+    count: int, is_refused: bool
+) -> None:
+    found = pod_document(ASKED, container_document("main"))
+    found["spec"]["initContainers"] = [container_document(f"c{at}") for at in range(count)]
+
+    assert len(asked_of(found)[2]) <= 501
+    assert ["at most 500 containers" in each for each in refused(found)] == [True] * is_refused
+
+
 SEVERAL = {"containers": [*map(container_document, ("main", "side", "logs"))]}
 INIT = [container_document("fetch"), container_document("check", **whole_gpu())]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import at_present, cards, findings, pod_request
+from tensorfusion_dra.core.admission import at_present, cards, pod_findings, pod_request
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import slice_of_models
@@ -18,7 +18,7 @@ ASKING: Json = {"metadata": {"annotations": pod_annotations(tflops_request="1")}
 
 @pytest.mark.parametrize("spec", [{}, {"schedulerName": names.TENSOR_FUSION_SCHEDULER}])
 def test_pod_that_tensor_fusion_places_itself_has_its_gpu(spec: Json) -> None:
-    found = [*findings.without_effect(pod_document(ASKED, **spec))]
+    found = [*pod_findings.without_effect(pod_document(ASKED, **spec))]
 
     assert len(found) == (not spec)
 
@@ -42,7 +42,7 @@ def test_annotations_of_a_workload_that_its_pods_do_not_get(
 ) -> None:
     metadata = {"name": "w", "namespace": "team-a", "annotations": ASKED}
 
-    found = [*findings.misplaced({"kind": kind, "metadata": metadata, "spec": spec})]
+    found = [*pod_findings.misplaced({"kind": kind, "metadata": metadata, "spec": spec})]
 
     assert [each.expected for each in found] == ([where] if where else [])
 
@@ -60,7 +60,7 @@ def test_annotations_of_a_workload_that_its_pods_do_not_get(
 def test_dialect_of_resources_that_nobody_offers(
     unknown: list[str], dialect: Dialect | None
 ) -> None:
-    assert findings.dialect_of(unknown) is dialect
+    assert pod_findings.dialect_of(unknown) is dialect
 
 
 A100, T4 = ("A100", "312", "80Gi"), ("T4", "65", "15Gi")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import (
     AllocatedClaim,
@@ -53,7 +53,7 @@ def stored_claim_a(*results: dict[str, Any], **allocated: Any) -> dict[str, Any]
 
 
 def read_allocations(*results: dict[str, Any]) -> tuple[Allocation, ...]:
-    return claims.allocated(REF, stored_claim_a(*results)).allocations
+    return claim_rules.allocated(REF, stored_claim_a(*results)).allocations
 
 
 NOT_ALLOCATED: list[Any] = [
@@ -116,7 +116,7 @@ def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
         ]
     )
 
-    assert claims.allocated(REF, claim).configs == (
+    assert claim_rules.allocated(REF, claim).configs == (
         OpaqueConfig(trusted=True, requests=(), parameters={"kind": "GpuShare"}),
         OpaqueConfig(trusted=False, requests=("gpu", "b/c"), parameters={"kind": "GpuShare"}),
     )
@@ -127,7 +127,7 @@ def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
     opaque = {"driver": "tensor-fusion.ai.dra-driver"}
     claim = stored_claim_a(config=[{"source": source, "opaque": opaque}])
 
-    assert claims.allocated(REF, claim).configs == (
+    assert claim_rules.allocated(REF, claim).configs == (
         OpaqueConfig(trusted=False, requests=(), parameters=None),
     )
 
@@ -141,7 +141,7 @@ def test_pods_annotations_and_other_consumers_are_read() -> None:
         {"resource": "pods", "name": "b", "uid": "uid-of-b"},
     ]
 
-    found = claims.allocated(REF, claim)
+    found = claim_rules.allocated(REF, claim)
 
     assert found.annotations == {"tensor-fusion.ai/qos": "high"}
     assert found.pods == (
@@ -156,7 +156,7 @@ def test_empty_fields_mean_no_configs_pods_and_annotations(nothing: object) -> N
     claim = stored_claim_a(config=nothing)
     claim["metadata"]["annotations"] = claim["status"]["reservedFor"] = nothing
 
-    found = claims.allocated(REF, claim)
+    found = claim_rules.allocated(REF, claim)
 
     assert (found.configs, found.pods, found.annotations) == ((), (), {})
 
@@ -170,7 +170,7 @@ def test_results_keep_their_order_and_other_drivers_are_skipped() -> None:
 
 @pytest.mark.parametrize("results", [None, [], [full_result(driver="nic.example.com")]])
 def test_claim_without_our_devices_has_no_allocations(results: object) -> None:
-    assert claims.allocated(REF, stored_claim_a(results=results)).allocations == ()
+    assert claim_rules.allocated(REF, stored_claim_a(results=results)).allocations == ()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_replaced_claim_and_one_that_is_not_allocated_are_refused(
     changes: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ClaimError, match=f"claim default/a: {text}"):
-        claims.allocated(REF, {**stored_claim_a(), **changes})
+        claim_rules.allocated(REF, {**stored_claim_a(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ def test_result_with_a_malformed_amount_or_name_is_refused(
 )
 def test_uid_that_is_unsafe_in_a_file_name_is_refused(uid: str) -> None:
     with pytest.raises(ClaimError, match=r"claim default/a: UID .{,200}, expected letters"):
-        claims.check_ref(replace(REF, uid=uid))
+        claim_rules.check_ref(replace(REF, uid=uid))
 
 
 @pytest.mark.parametrize("uid", [REF.uid, "a", "A1", "a" * 63, "0" * 32])
 def test_uid_of_letters_digits_and_hyphens_is_accepted(uid: str) -> None:
-    claims.check_ref(replace(REF, uid=uid))
+    claim_rules.check_ref(replace(REF, uid=uid))
 
 
 NODE = node_facts(*gpus(3))

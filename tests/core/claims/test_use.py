@@ -7,7 +7,7 @@ import pytest
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.use import Container, Process, Used
+from tensorfusion_dra.core.claims.use import Container, GpuProcess, Used
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 
@@ -91,9 +91,9 @@ def named(name: str, *shares: PreparedShare, pod: str) -> PreparedClaim:
     )
 
 
-def process(pid: int, pod: str, gib: float, *, percent: int = 0, container: str = ID) -> Process:
+def process(pid: int, pod: str, gib: float, *, percent: int = 0, container: str = ID) -> GpuProcess:
     of = Container(pod_uid=f"uid-{pod}", id=container) if pod else None
-    return Process(
+    return GpuProcess(
         pid=pid, vram_bytes=int(gib * GIB), sm_percent=percent, container=of, name="python"
     )
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
+from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
@@ -118,7 +118,7 @@ def test_total_compute_is_a_plain_decimal_which_cel_reads_as_a_double(
     ],
 )
 def test_version_text_of_a_driver_becomes_a_semantic_version(text: str, version: str) -> None:
-    assert devices.semantic_version(text) == Version(version)
+    assert device_facts.semantic_version(text) == Version(version)
 
 
 def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
@@ -180,7 +180,7 @@ def test_api_accepts_the_drivers_own_device_whatever_is_read(
     *, card: Gpu, node: Node, host_bytes: int, resource: str, kind: ProblemKind, enforcer: str
 ) -> None:
     """So nothing is checked when it is published."""
-    held = Allocations(held=frozenset({(resource, card.uuid)}))
+    held = KubeletDevices(held=frozenset({(resource, card.uuid)}))
     (device,) = published_devices(
         card,
         node=node,
@@ -356,7 +356,7 @@ def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_i
     slices: list[dict[str, Any]],
     user: tuple[str, bool] | None,
 ) -> None:
-    allocations = Allocations(
+    allocations = KubeletDevices(
         offered=frozenset(offered), held=frozenset(held), claims=frozenset(claims)
     )
 
@@ -367,11 +367,11 @@ def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_i
 
 
 def test_the_same_other_user_is_there_since_it_came() -> None:
-    plugin = Allocations(offered=frozenset({("nvidia.com/gpu", UUID)}))
+    plugin = KubeletDevices(offered=frozenset({("nvidia.com/gpu", UUID)}))
     first = other_users.of_cards([CARD], plugin, [], before={}, now=NOW)
     later = NOW + timedelta(hours=1)
 
     same = other_users.of_cards([CARD], plugin, [], before=first, now=later)
-    another = other_users.of_cards([CARD], Allocations(), [NVIDIA_SLICE], before=same, now=later)
+    another = other_users.of_cards([CARD], KubeletDevices(), [NVIDIA_SLICE], before=same, now=later)
 
     assert (same[UUID].since, another[UUID].since) == (NOW, later)

@@ -15,8 +15,8 @@ from tensorfusion_dra.core.devices.health import (
     HEALTHY,
     CardEvent,
     CardHealth,
+    CardReading,
     EventKind,
-    Finding,
     HealthProblem,
     HealthRules,
     KnownCards,
@@ -33,24 +33,27 @@ XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
 LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="lost")
 HUNG = HealthProblem(kind=ProblemKind.UNREADABLE, reason="nvml-hung", text="hung")
 RESET = HealthProblem(kind=ProblemKind.RECOVERY, reason="gpu-reset-required", text="reset")
-GOOD = Finding(needs_nothing=True)
-SILENT = Finding()  # from a driver that reports nothing about recovery
+GOOD = CardReading(needs_nothing=True)
+SILENT = CardReading()  # from a driver that reports nothing about recovery
 
 
 def moment(seconds: float) -> Moment:
     return Moment(seconds, datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=seconds))
 
 
-def bad(trouble: HealthProblem) -> Finding:
-    return Finding(problems=(trouble,))
+def bad(trouble: HealthProblem) -> CardReading:
+    return CardReading(problems=(trouble,))
 
 
 def after(
-    *findings: Finding, every: float = 50, start: CardHealth = HEALTHY, rules: HealthRules = RULES
+    *findings: CardReading,
+    every: float = 50,
+    start: CardHealth = HEALTHY,
+    rules: HealthRules = RULES,
 ) -> CardHealth:
     """Return the health after these readings, the first at 0 s."""
     for number, finding in enumerate(findings):
-        start = health.read(start, finding, moment(number * every), rules)
+        start = health.with_reading(start, finding, moment(number * every), rules)
     return start
 
 
@@ -70,7 +73,7 @@ def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: HealthP
     ],
 )
 def test_card_recovers_after_quiet_time_and_good_readings(
-    findings: Sequence[Finding], every: float, is_sick: bool
+    findings: Sequence[CardReading], every: float, is_sick: bool
 ) -> None:
     found = after(bad(RESET), *findings, every=every)
 
@@ -82,7 +85,7 @@ def test_card_recovers_after_quiet_time_and_good_readings(
     [
         # By the driver, by a reset, or by being away and back.
         ([GOOD, *[SILENT] * 4], 0, True),
-        ([Finding(was_reset=True), *[SILENT] * 4], 0, True),
+        ([CardReading(was_reset=True), *[SILENT] * 4], 0, True),
         ([bad(LOST), *[SILENT] * 4], 0, True),
         ([SILENT] * 99, 0, False),
         # By time, if configured.
@@ -92,33 +95,37 @@ def test_card_recovers_after_quiet_time_and_good_readings(
     ],
 )
 def test_reported_error_is_cleared_by_the_driver_by_a_reset_or_by_time(
-    findings: Sequence[Finding], clear_seconds: float, *, is_cleared: bool
+    findings: Sequence[CardReading], clear_seconds: float, *, is_cleared: bool
 ) -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
+    struck = health.with_report(HEALTHY, XID, moment(0))
     rules = replace(RULES, xid_clear_seconds=clear_seconds)
 
     assert (after(*findings, start=struck, rules=rules) == HEALTHY) is is_cleared
 
 
 def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> None:
-    once = health.unread(HEALTHY, HUNG, moment(0), RULES)
-    again = health.unread(once, HUNG, moment(1), RULES)
-    apart = health.unread(health.read(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES)
+    once = health.with_failed_reading(HEALTHY, HUNG, moment(0), RULES)
+    again = health.with_failed_reading(once, HUNG, moment(1), RULES)
+    apart = health.with_failed_reading(
+        health.with_reading(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES
+    )
 
     assert once.unhealthy is apart.unhealthy is None
     assert again.unhealthy == Unhealthy(worst=HUNG, since=moment(1).at)
 
 
 def test_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
-    lost = after(SILENT, bad(LOST), every=1, start=health.reported(HEALTHY, XID, moment(0)))
-    then = health.reported(health.read(lost, bad(RESET), moment(2), RULES), XID, moment(3))
+    lost = after(SILENT, bad(LOST), every=1, start=health.with_report(HEALTHY, XID, moment(0)))
+    then = health.with_report(
+        health.with_reading(lost, bad(RESET), moment(2), RULES), XID, moment(3)
+    )
 
     assert lost.unhealthy == then.unhealthy == Unhealthy(worst=LOST, since=moment(0).at)
 
 
 def test_repeated_error_keeps_the_reason_but_delays_recovery() -> None:
-    once = health.reported(HEALTHY, XID, moment(0))
-    again = health.reported(once, XID, moment(90))
+    once = health.with_report(HEALTHY, XID, moment(0))
+    again = health.with_report(once, XID, moment(90))
 
     assert (again.unhealthy, again.reported) == (once.unhealthy, once.reported)
     assert after(*[GOOD] * 4, start=again).unhealthy is not None
@@ -185,11 +192,11 @@ def test_card_never_flaps_faster_than_the_quiet_time(
 
 def _stepped(state: CardHealth, step: str, now: Moment, rules: HealthRules) -> CardHealth:
     if step == "xid":
-        return health.reported(state, XID, now)
+        return health.with_report(state, XID, now)
     if step == "unread":
-        return health.unread(state, HUNG, now, rules)
+        return health.with_failed_reading(state, HUNG, now, rules)
     findings = {"good": GOOD, "silent": SILENT, "lost": bad(LOST), "reset": bad(RESET)}
-    return health.read(state, findings[step], now, rules)
+    return health.with_reading(state, findings[step], now, rules)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.review import PASSED, Review, ReviewError, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review, ReviewError
 from tests.support.admission import review_body, review_of
 from tests.support.builders.pods import pod_document
 
@@ -83,9 +83,9 @@ def test_large_review_with_few_elements_and_an_unknown_field_is_read() -> None:
     assert review.parse(large, wait_seconds=1).uid == UID
 
 
-@pytest.mark.parametrize("verdict", [PASSED, Verdict(changed=pod_document({}))])
-def test_review_without_a_change_has_no_patch(verdict: Verdict) -> None:
-    assert review.answer(review_of(pod_document({})), verdict) == {
+@pytest.mark.parametrize("decision", [PASSED, Decision(changed=pod_document({}))])
+def test_review_without_a_change_has_no_patch(decision: Decision) -> None:
+    assert review.answer(review_of(pod_document({})), decision) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": UID, "allowed": True},
@@ -96,7 +96,7 @@ def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
     before = pod_document({})
     after = {**before, "spec": {**before["spec"], "schedulerName": "x"}}
 
-    answer = review.answer(review_of(before), Verdict(changed=after, warnings=["w" * 300]))
+    answer = review.answer(review_of(before), Decision(changed=after, warnings=["w" * 300]))
 
     assert json.loads(base64.b64decode(answer["response"].pop("patch"))) == [
         {"op": "add", "path": "/spec", "value": after["spec"]}
@@ -112,7 +112,7 @@ def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
 def test_refusal_lists_every_error_with_its_field() -> None:
     errors = [FieldError(f"a[{n}]", Reason.INVALID, f"found {n}, expected 3") for n in (1, 2)]
 
-    response = review.answer(review_of(pod_document({})), Verdict(errors=errors))["response"]
+    response = review.answer(review_of(pod_document({})), Decision(errors=errors))["response"]
 
     assert response["allowed"] is False
     assert response["status"] == {

@@ -99,7 +99,7 @@ def main() -> None:
         wait_seconds=script["wait_seconds"],
     )
     limits = CgroupLimits(
-        library, driver_root, cgroups=folder / "cgroup", replacement_sign=folder / "sign"
+        library, driver_root, cgroups=folder / "cgroup", replacement_marker=folder / "sign"
     )
     printed: list[Any] = []
     for name, *details in script["steps"]:

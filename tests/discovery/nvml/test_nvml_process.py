@@ -14,7 +14,10 @@ from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_health_process import (
+from tests.discovery.nvml.nvml_machine import answers, card, provide_driver, uuid
+from tests.support.kubelet import PluginClient
+from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start
+from tests.support.published_health import (
     FAST,
     NO_POLL,
     SERVICES,
@@ -25,9 +28,6 @@ from tests.app.node_plugin.test_health_process import (
     streamed,
     taints,
 )
-from tests.app.node_plugin.test_node_plugin_process import SHARE, cluster_with, log_lines, start
-from tests.discovery.nvml.nvml_machine import answers, card, provide_driver, uuid
-from tests.support.kubelet import PluginClient
 
 pytestmark = pytest.mark.process
 

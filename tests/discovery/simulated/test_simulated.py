@@ -274,7 +274,7 @@ def test_simulated_card_has_every_field_but_a_minor_number() -> None:
 
 
 @pytest.mark.parametrize("card", simulated_discovery.CARDS, ids=lambda card: card.product_name)
-def test_every_named_card_has_compute_and_architecture(card: simulated_discovery.Card) -> None:
+def test_every_named_card_has_compute_and_architecture(card: simulated_discovery.CardModel) -> None:
     (made,) = gpus(f"1x{card.product_name}")
 
     assert (made.product_name, made.vram_bytes) == (card.product_name, card.vram_bytes)

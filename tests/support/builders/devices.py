@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device, Enforcement, Node, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, LeftOut
 
@@ -26,4 +26,4 @@ def published_devices(
     """
     inventory = Inventory(gpus=gpus, left_out=left_out)
     reading = Reading(inventory=inventory, node=node, host=host)
-    return devices.build_devices(reading, enforcement, **states)
+    return device_facts.build_devices(reading, enforcement, **states)

@@ -12,3 +12,12 @@ def gpupool_document(name: str, *, default: bool = False, **spec: Any) -> dict[s
         "metadata": {"name": name, "annotations": annotations},
         "spec": spec,
     }
+
+
+def pool_of_all_nodes(name: str, *, qos: str) -> dict[str, Any]:
+    """Return a GPUPool of all nodes."""
+    term = {"key": "kubernetes.io/hostname", "operator": "Exists"}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    return gpupool_document(
+        name, qosConfig={"defaultQoS": qos}, nodeManagerConfig={"nodeSelector": selector}
+    )

@@ -11,8 +11,8 @@ from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     CardView,
     NodeView,
     PublishingView,
@@ -27,8 +27,8 @@ _A100: Final = "NVIDIA A100-SXM4-80GB"
 NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def amounts(*, tflops: int, gib: int) -> Amounts:
-    return Amounts(nano_tflops=tflops * NANO, vram_bytes=gib * GIB)
+def amounts(*, tflops: int, gib: int) -> CardAmounts:
+    return CardAmounts(nano_tflops=tflops * NANO, vram_bytes=gib * GIB)
 
 
 def card_view(uuid: str = "GPU-0001", device: str = "", **changes: Any) -> CardView:
@@ -44,7 +44,7 @@ def card_view(uuid: str = "GPU-0001", device: str = "", **changes: Any) -> CardV
         "physical": whole,
         "capacity": whole,
         "is_virtual": False,
-        "consumed": Amounts(),
+        "consumed": CardAmounts(),
         "unhealthy": None,
         "is_absent": False,
     }

@@ -17,8 +17,8 @@ from tensorfusion_dra.core.devices.gpu import Qos
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     CardView,
     NodeView,
     OtherCapacity,
@@ -34,7 +34,7 @@ from tests.support.builders.prepared_claims import prepared_claim, prepared_shar
 
 NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
 NODE: Final = "gpu-node-07.example"
-WHOLE: Final = Amounts(nano_tflops=312 * NANO, vram_bytes=80 * GIB)
+WHOLE: Final = CardAmounts(nano_tflops=312 * NANO, vram_bytes=80 * GIB)
 ENFORCED: Final = verdicts.enforced(
     verdicts.LIMITER_ACTIVE, "the limiter's heartbeat is fresh, and one process takes part"
 )
@@ -73,8 +73,8 @@ class Card:
     """A card of a scene, with its tenants."""
 
     tenants: Sequence[Tenant] = ()
-    capacity: Amounts = WHOLE
-    physical: Amounts = WHOLE
+    capacity: CardAmounts = WHOLE
+    physical: CardAmounts = WHOLE
     product_name: str = "NVIDIA A100-SXM4-80GB"
     unhealthy: Unhealthy | None = None
     xids: tuple[XidCount, ...] = field(default=())
@@ -200,7 +200,7 @@ def operation(
 
 def _card(card: Card, index: int) -> CardView:
     requested = [share(tenant, index).requested for tenant in card.tenants]
-    consumed = Amounts(
+    consumed = CardAmounts(
         nano_tflops=sum(each.nano_tflops for each in requested),
         vram_bytes=sum(each.vram_bytes for each in requested),
     )

@@ -10,8 +10,8 @@ from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed import (
-    Amounts,
     ApiServerView,
+    CardAmounts,
     NodeView,
     OtherCapacity,
     PublishingView,
@@ -59,7 +59,7 @@ def typical() -> NodeView:
             )
         ),
         Card(
-            capacity=Amounts(nano_tflops=468 * NANO, vram_bytes=112 * GIB),
+            capacity=CardAmounts(nano_tflops=468 * NANO, vram_bytes=112 * GIB),
             tenants=(
                 Tenant(name="vision/detect-0", tflops=156, gib=40, used=(31.2, 44)),
                 Tenant(name="vision/detect-1", tflops=156, gib=40, used=(12, 9)),

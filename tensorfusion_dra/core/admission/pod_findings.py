@@ -1,6 +1,6 @@
-"""What is wrong with a pod, as its annotations, claim, workload and namespace show it.
+"""Findings about a pod, from its annotations, claim, workload and namespace.
 
-For `why`, of pods that exist or are in a file, and for the webhook.
+`why` reports them of pods in the cluster or in a file, the webhook of pods that are created.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects, pod_admission
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
-from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
+from tensorfusion_dra.core.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import (
@@ -35,8 +35,9 @@ _MEANT: Final = frozenset(
 def without_effect(pod: Item) -> Iterator[Finding]:
     """Yield why a pod without a claim gets no GPU, although its annotations mean one.
 
-    Nothing enables DRA for it: neither itself nor a GPUPool. Or none of its annotations is known
-    and one resembles a known one. Tensor Fusion itself serves pods with its label or scheduler.
+    Nothing enables DRA for it: neither its annotations nor a GPUPool. Or none of its annotations is
+    known and one resembles a known one. Tensor Fusion itself serves pods with its label or
+    scheduler.
     """
     annotations, labels = review.annotations_of(pod), map_at(pod, "metadata", "labels")
     is_off = annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
@@ -122,7 +123,7 @@ def dialect_of(unknown: Collection[str]) -> Dialect | None:
 def mixed(pod: Item) -> Iterator[FieldError]:
     """Yield the first word of another system in a pod that has this driver's annotations as well.
 
-    Nobody translates it: where annotations request a GPU, they alone say which.
+    The webhook does not translate it, since annotations that request a GPU take precedence.
     """
     metadata = as_map(pod.get("metadata"))
     others = {
@@ -203,9 +204,9 @@ def _amounts_named(claim: Item) -> set[str]:
 
 
 def _filled_in(claim: Item) -> dict[str, object]:
-    """Return what the webhook fills in of the pod's annotations, by the word for it.
+    """Return the values that the webhook filled in, by their names for findings.
 
-    It is the same for both kinds of amounts.
+    Virtual and physical amounts have the same names.
     """
     annotations, asked = review.annotations_of(claim), []
     for each in resource_claims.requests(claim):

@@ -1,17 +1,17 @@
-"""The user guide's dialect of CEL for selectors, and its translation (user guide, 5.2 to 5.4).
+"""The user guide's form of CEL for selectors, and its translation (user guide, 5.2 to 5.4).
 
 In the guide an attribute is looked up by its name alone, ``device.attributes["model"]``, and an
 amount is converted to a number by ``.AsApproximateFloat64()``. Kubernetes supports neither.
 
 - ``device.attributes["model"]`` is looked up under the driver's domain. A key is a name of the
-  dialect if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
+  guide if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
   ``[key]`` follows. Any other key is a domain, as in Kubernetes, and stays unchanged.
 - ``.AsApproximateFloat64()`` becomes Kubernetes' ``asApproximateFloat``. Amounts that devices
   publish as strings (``node_total_vram``) become quantities first.
 - A condition on a capacity that only oversubscribing pools have is guarded by ``has()``, so that it
   is false on other devices. Without the guard it would stop the scheduling of the pod. A condition
   is the smallest part between ``&&``, ``||`` and ``!``. Attributes need no guard: every device of
-  this driver has every attribute that the dialect knows.
+  this driver has every attribute that the guide knows.
 
 Everything else, whitespace and comments included, stays unchanged.
 """
@@ -25,7 +25,7 @@ from typing import Final, Literal, NoReturn
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.devices import capacity
 
 MAX_EXPRESSION_BYTES: Final = 10_240
@@ -36,7 +36,7 @@ _TO_NUMBER: Final = "AsApproximateFloat64"
 
 
 class ValueKind(StrEnum):
-    """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors."""
+    """Kind of a value, as far as the guide distinguishes kinds; the values appear in errors."""
 
     STRING = "a string"
     INT = "an integer"
@@ -95,10 +95,9 @@ _KNOWN: Final = {
 
 _Names = AbstractSet[str]
 _Use = Literal["member", "either", "value"]
-"""Use of a value by the expression around it.
-
-Of a member something is looked up, as of the attributes of a domain. A value is no such thing, so
-that an index before it names an attribute. Both are possible as an argument of `size`.
+"""Use of a value by the expression around it. In a member something is looked up, as in the
+attributes of a domain. In a value nothing is, so an index before it names an attribute. An argument
+of `size` may be either.
 """
 
 
@@ -107,8 +106,8 @@ def translate(expression: str) -> str:
     """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
 
     Raises:
-        CelError: It is no CEL, is too long before or after its translation, or it is in the dialect
-            and no device could evaluate it.
+        CelError: It is no CEL, is too long before or after its translation, or no device could
+            evaluate it.
     """
     _check_length(expression, expression, "")
     translation = _Translation(expression)
@@ -129,7 +128,7 @@ def _check_length(text: str, expression: str, when: str) -> None:
 
 
 class _Translation:
-    """One walk through an expression; its lookups distinguish the dialect from Kubernetes' CEL."""
+    """One walk through an expression; its lookups tell the guide's form from Kubernetes' CEL."""
 
     def __init__(self, expression: str) -> None:
         self._expression: Final = expression
@@ -148,7 +147,7 @@ class _Translation:
             end = stop
         return "".join([*parts, self._expression[end:]])
 
-    def condition(self, node: Node, bound: _Names, *, conjunct: bool) -> None:
+    def condition(self, node: SyntaxNode, bound: _Names, *, conjunct: bool) -> None:
         """Translate a condition, such that it is false on devices that lack one of its capacities.
 
         Args:
@@ -172,7 +171,7 @@ class _Translation:
             guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
             self._wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
 
-    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> ValueKind:
+    def _value(self, node: SyntaxNode, bound: _Names, use: _Use = "value") -> ValueKind:
         """Translate a part of any kind; return its kind."""
         match node.form:
             case "name":
@@ -200,7 +199,7 @@ class _Translation:
                     self._value(part, bound, "either")
         return _LITERALS.get(node.form, ValueKind.UNKNOWN)
 
-    def _index(self, node: Node, bound: _Names, use: _Use) -> ValueKind:
+    def _index(self, node: SyntaxNode, bound: _Names, use: _Use) -> ValueKind:
         of, key = node.parts
         target = self._value(of, bound, "member")
         self._value(key, bound)
@@ -223,8 +222,8 @@ class _Translation:
             self._lacking[-1].append(name)
         return known[name]
 
-    def _call(self, node: Node, bound: _Names) -> ValueKind:
-        if syntax.is_has(node):
+    def _call(self, node: SyntaxNode, bound: _Names) -> ValueKind:
+        if (node.form, node.text, len(node.parts)) == ("call", "has", 1):
             self._lacking.append([])  # has() itself needs no guard
             self._value(node.parts[0], bound)
             self._lacking.pop()
@@ -243,14 +242,14 @@ class _Translation:
             self._value(argument, inner, use)
         return ValueKind.UNKNOWN
 
-    def _to_number(self, node: Node, target: ValueKind) -> None:
+    def _to_number(self, node: SyntaxNode, target: ValueKind) -> None:
         if target is ValueKind.AMOUNT:
             self._wrap(node.parts[0], "quantity(", ")")
         elif target not in (ValueKind.QUANTITY, ValueKind.UNKNOWN):
             self._refuse(f"found {_TO_NUMBER}() of {target.value}, expected a Quantity", node.at)
         self._replace(node, "asApproximateFloat")
 
-    def _operation(self, node: Node, bound: _Names) -> None:
+    def _operation(self, node: SyntaxNode, bound: _Names) -> None:
         """Translate a comparison, ``in`` or arithmetic; refuse amounts that are not converted.
 
         A Quantity can only be compared for equality with another one. The strings that hold amounts
@@ -277,16 +276,16 @@ class _Translation:
                     operand.start,
                 )
 
-    def _replace(self, node: Node, text: str) -> None:
+    def _replace(self, node: SyntaxNode, text: str) -> None:
         """Replace the text of a node: its literal or name."""
         self._replaced[node.at] = (node.at + len(node.text), text)
 
-    def _wrap(self, node: Node, before: str, after: str) -> None:
+    def _wrap(self, node: SyntaxNode, before: str, after: str) -> None:
         """Insert text around a node, outside of what earlier calls inserted there."""
         self._inserted[node.start] = before + self._inserted[node.start]
         self._inserted[node.end] += after
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: SyntaxNode) -> str:
         return self._expression[node.start : node.end]
 
     def _refuse(self, reason: str, offset: int) -> NoReturn:

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, translate
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, CelError, Lookup, Term, parse, terms
+from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.scheduling.devices import Attribute, Device
+from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.selecting import A, C, as_scheduled
@@ -99,7 +99,7 @@ from tests.support.selecting import A, C, as_scheduled
         (f"{C}.tflops.AsApproximateFloat64() > 5", f"{C}.tflops.asApproximateFloat() > 5"),
     ],
 )
-def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
+def test_guides_form_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(text) == translated
@@ -249,12 +249,12 @@ def test_translation_that_is_too_long_is_refused() -> None:
         translate(text)
 
 
-def test_dialect_knows_every_published_attribute_and_capacity() -> None:
+def test_guide_knows_every_published_attribute_and_capacity() -> None:
     device = published_devices(gpu())[0]
     own = {name for name in device.attributes if "/" not in name}
 
-    assert set(dialect.ATTRIBUTES) == own
-    assert set(dialect.CAPACITIES) - dialect.NOT_ON_EVERY_DEVICE == set(device.capacity)
+    assert set(user_guide.ATTRIBUTES) == own
+    assert set(user_guide.CAPACITIES) - user_guide.NOT_ON_EVERY_DEVICE == set(device.capacity)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_lookups_in_a_device_are_found(text: str, lookups: list[tuple[str, str, 
 NODE = Node(name="node-01", gpupool="production", qos="high")
 
 
-def scheduled_device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
+def scheduled_device(*, of: int = 8, node: Node = NODE, **attributes: str) -> PublishedDevice:
     """Return the first device of a node; model, vram (GiB) and tflops are those of its card."""
     card: dict[str, Any] = {name: attributes.pop(name) for name in ("model",) if name in attributes}
     for name, field, unit in (("vram", "vram_bytes", GIB), ("tflops", "milli_tflops", 1000)):

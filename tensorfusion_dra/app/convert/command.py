@@ -1,7 +1,7 @@
 """The verb `convert`: rewrite the user guide's YAML for API servers of 1.34 or later.
 
 The guide has the fields of v1beta1 and v1beta2 in places where v1 does not have them, names that no
-version has, and CEL of a dialect of its own. Entries first move to their places in requests; then
+version has, and a form of CEL of its own. Entries first move to their places in requests; then
 names, missing entries and expressions are corrected. For example `count: 2` beside a request's
 `name` moves into `exactly`, which then gets the `deviceClassName` that it lacks.
 """
@@ -30,7 +30,7 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.runtime import untyped_yaml
@@ -73,7 +73,7 @@ class _Bounded(Composer):
             return super().compose_node(parent, index)
 
 
-class Document:
+class YamlDocument:
     """One document of a YAML text.
 
     Attributes:
@@ -119,7 +119,7 @@ class Document:
         return int(part.lc.data[key][0]) + self._first_line
 
 
-def documents(text: str) -> Iterator[tuple[str, Document]]:
+def documents(text: str) -> Iterator[tuple[str, YamlDocument]]:
     """Yield the text of each document, and what it has.
 
     Raises:
@@ -127,7 +127,7 @@ def documents(text: str) -> Iterator[tuple[str, Document]]:
     """
     line, meter = 1, Meter()
     for part in re.split(r"(?m)^(?=---(?:\s|$))", text):
-        yield part, Document(part, line, meter)
+        yield part, YamlDocument(part, line, meter)
         line += part.count("\n")
 
 
@@ -312,7 +312,7 @@ def run(flags: argparse.Namespace) -> int:
 def convert(
     text: str, spoken: Collection[Dialect] = (), classes: Collection[str] = ()
 ) -> Converted:
-    """Convert what an API server of 1.34 or later refuses of the guide's forms.
+    """Convert the guide's forms that API servers of 1.34 or later refuse.
 
     A document in which nothing has to be converted stays as it is, byte for byte.
 
@@ -335,7 +335,7 @@ class _Conversion:
     """Conversion of one document, which may be an object, a List or a part of an object."""
 
     def __init__(
-        self, text: str, of: Document, spoken: Collection[Dialect], classes: Collection[str]
+        self, text: str, of: YamlDocument, spoken: Collection[Dialect], classes: Collection[str]
     ) -> None:
         self._of: Final = of
         self._spoken: Final = spoken
@@ -474,7 +474,7 @@ class _Conversion:
                 remove(each.owner, each.field, each.key)
 
     def _service(self, service: CommentedMap) -> None:
-        """Let KServe make its claims of this driver's class."""
+        """Make KServe create its claims of this driver's class."""
         annotations = at(service, "metadata", "annotations")
         for name in (dialects.KSERVE_CLASS, dialects.KSERVE_SELECTOR):
             value = at(annotations, name)
@@ -494,7 +494,7 @@ class _Conversion:
         if not isinstance(expression := at(part, key), str):
             return
         try:
-            translated = dialect.translate(expression)
+            translated = user_guide.translate(expression)
         except CelError as error:
             self._problem(part, key, f"expression {error}")
             return

@@ -1,4 +1,4 @@
-"""A finding of the doctor: what was found, what was expected, and how to fix it."""
+"""A finding of `doctor`, `why` or the webhook: what was found and expected, and how to fix it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

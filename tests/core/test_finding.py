@@ -1,9 +1,9 @@
-"""The levels of the doctor's findings."""
+"""The levels of findings."""
 
 import pytest
 
-from tensorfusion_dra.core.doctor import finding
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core import finding
+from tensorfusion_dra.core.finding import Finding, Level
 
 
 @pytest.mark.parametrize(
