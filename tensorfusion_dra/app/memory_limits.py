@@ -4,8 +4,8 @@ It needs what the node plugin does without: all capabilities, and the host's cgr
 it is a container of its own, serves only root, and takes the UID of a pod rather than a path: it
 finds the cgroup below kubepods itself.
 
-The node plugin asks over a socket (enforcers/nvidia.py). The hooks of containers, which
-are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia.py).
+The node plugin asks over a socket (enforcers/nvidia/enforcer.py). The hooks of containers, which
+are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia/enforcer.py).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tensorfusion_dra.app.shared import logging, node_settings, setting_sources
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
-from tensorfusion_dra.enforcers import nvidia
+from tensorfusion_dra.enforcers.nvidia import enforcer as nvidia
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import atomic
 

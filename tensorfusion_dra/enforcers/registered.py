@@ -17,10 +17,10 @@ AUTO: Final = "auto"
 _OWN: Final = {
     name: EntryPoint(name, f"tensorfusion_dra.enforcers.{value}", names.ENFORCERS)
     for name, value in (
-        ("nvidia", "nvidia:Nvidia"),
+        ("nvidia", "nvidia.enforcer:Nvidia"),
         ("tensor-fusion", "tensor_fusion.enforcer:TensorFusion"),
-        ("hami-core", "hami_core:HamiCore"),
-        ("mps", "mps:Mps"),
+        ("hami-core", "hami_core.enforcer:HamiCore"),
+        ("mps", "mps.enforcer:Mps"),
         ("none", "none:NoEnforcer"),
     )
 }

@@ -152,7 +152,7 @@ JSON_PARSERS: Final = {
     "state/claim_files.py": "files of this driver",
     "state/saved_state.py": "files of this driver",
     "state/claim_records.py": "files of this driver",
-    "enforcers/nvidia.py": "a pipe between processes of this driver",
+    "enforcers/nvidia/enforcer.py": "a pipe between processes of this driver",
     "app/memory_limits.py": "a pipe between processes of this driver",
     "discovery/host.py": "files of the node's administrator",
     "app/doctor/node.py": "files of the node's administrator",

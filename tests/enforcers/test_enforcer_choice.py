@@ -21,7 +21,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, NodeAccess,
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT, LimitsClient, Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT, LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.patience import HungEnforcerError
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory

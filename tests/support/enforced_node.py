@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.claim_upkeep import NodeFiles
-from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files

@@ -26,8 +26,8 @@ from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.claim_store import ClaimStore

@@ -38,7 +38,7 @@ import pynvml
 
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT
 from tests.discovery.nvml.nvml_machine import Machine, answers, card, uuid
 
 pytestmark = pytest.mark.process
