@@ -32,6 +32,7 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 
 log = structlog.get_logger()
@@ -165,7 +166,7 @@ class FactsReader:
             access=access,
             shared_access=shared_access,
             enforcer=enforcer,
-            enforces_hard=choice.enforces_hard,
+            hard_needs="" if choice.enforces_hard else registered.HARD_NEEDS,
             none_found=choice.none_found,
             missing=choice.missing,
             unenforced=choice.unenforced,

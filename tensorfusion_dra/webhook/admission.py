@@ -38,6 +38,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Objects
+from tensorfusion_dra.enforcers import registered
 
 Item = Mapping[str, Any]
 
@@ -229,6 +230,7 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
+            hard_needs = "" if takes_hard else registered.HARD_NEEDS
             errors = [*wanted.errors, *(() if wanted.has_amounts else findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
@@ -244,7 +246,7 @@ class AdmissionRules:
                     if text := cel_evaluation.refusal(dialect.translate(selector)):
                         where = pod_request.path_of(annotation)
                         errors.append(FieldError(where, Reason.INVALID, text))
-            errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
+            errors += pod_admission.errors(pod, wanted, containers, hard_needs=hard_needs)
             if errors:
                 return Verdict(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
@@ -291,7 +293,7 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        warnings = [pod_admission.of_containers(registered.EQUAL_ONLY)] if len(several) > 1 else []
         known, cards = self.templates_lately(), None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
@@ -428,8 +430,9 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
+        hard_needs = "" if self.enforces_hard else registered.HARD_NEEDS
         errors = claim_admission.errors(
-            asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+            asked.kind, asked.document, asked.old, hard_needs=hard_needs
         )
         verdict = Verdict(errors=tuple(errors))
         is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
@@ -464,7 +467,7 @@ class AdmissionRules:
             ]
         if wanted.of_containers:
             filled = claim_admission.filled_by_container(
-                asked.document, with_kinds, pool=found.name
+                asked.document, with_kinds, pool=found.name, equal_only=registered.EQUAL_ONLY
             )
         else:
             filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)

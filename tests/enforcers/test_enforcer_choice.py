@@ -79,6 +79,7 @@ class Chooser:
 
     Attributes:
         present: Names of the enforcers that are there.
+        dispensable: Names of those without which claims are prepared.
         read: Names of the enforcers whose signs were read.
     """
 
@@ -86,6 +87,7 @@ class Chooser:
         self.seconds, self.time = 0.0, NOW
         self.present: set[str] = set()
         self.absent = dict(ABSENT)
+        self.dispensable: set[str] = set()
         self.read: list[str] = []
         self.events = EventsInMemory()
         self.changes = 0
@@ -104,7 +106,9 @@ class Chooser:
         if isinstance(enforcer, NoEnforcer):
             return enforcer.sign()
         if enforcer.name not in self.present:
-            return Sign(verdict=self.absent[enforcer.name])
+            return Sign(
+                verdict=self.absent[enforcer.name], may_be_missing=enforcer.name in self.dispensable
+            )
         return Sign(verdict=INSTALLED if enforcer.name == "hami-core" else ANSWERS)
 
     def _changed(self) -> None:
@@ -269,6 +273,7 @@ def test_missing_enforcer_has_one_event_with_consequence_and_remedy(
 ) -> None:
     setup = Chooser("tensor-fusion", is_auto=False, is_required=is_required)
     setup.absent["tensor-fusion"] = sign.verdict
+    setup.dispensable = {"tensor-fusion"} if sign.may_be_missing else set()
 
     with capture_logs() as logs:
         for minute in range(3):

@@ -30,7 +30,7 @@ from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia.enforcer import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion import shared_memory, soft_verdict
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import HYPERVISOR_MISSING, TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory, WorkerMemory
 from tests.support import enforcer_files, markdown
 from tests.support.builders.prepared_claims import (
@@ -342,7 +342,7 @@ PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
 OF_NODES: Final = {
     verdicts.DRIVER_CANNOT_LIMIT,
     verdicts.ENFORCER_ALIVE,
-    verdicts.HYPERVISOR_MISSING,
+    HYPERVISOR_MISSING,
     verdicts.LIBRARY_INSTALLED,
     verdicts.NONE_FOUND,
 }

@@ -136,8 +136,10 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     return EnforcerSettings(
         folder=folder,
         claims_root=f"{folder}/claims",
-        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)}
-        | {flag("hypervisor_sockets"): settings.bridge_folder},
+        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)},
+        is_choice=settings.is_choice
+        and name in settings.candidates
+        and not settings.simulated_gpus,
     )
 
 

@@ -44,10 +44,6 @@ Json = dict[str, Any]
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
-_BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
-"""Devices of nodes whose enforcer can keep different limits of the requests of a claim, which
-core/claims/index_limits.py explains."""
-
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
     """Return True if its label marks the claim as one to fill."""
@@ -105,6 +101,7 @@ def filled_by_container(
     of_containers: Sequence[Sequence[PodRequest]],
     *,
     pool: str,
+    equal_only: Sequence[str] = (),
 ) -> Json:
     """Return the claim with a request for each container, named after it.
 
@@ -113,10 +110,14 @@ def filled_by_container(
     Args:
         of_containers: The request of each container, with its alternatives.
         pool: As of filled().
+        equal_only: Enforcers that cannot keep different limits of the requests of a claim, which
+            core/claims/index_limits.py explains: different shares get no device of their nodes.
 
     Raises:
         InputError: The claim has no request that can be filled, or a name is taken.
     """
+    known = ", ".join(map(quoted, equal_only))
+    by_request = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in [{known}])'
     result = untyped_json.copied(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     template = _to_fill(devices)
@@ -132,7 +133,7 @@ def filled_by_container(
         _fill(request, each, pool=pool)
         if not are_equal:
             for _, exactly in resource_claims.alternatives(request):
-                exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
+                exactly["selectors"] = _selectors(exactly["selectors"], by_request)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
             limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
@@ -378,7 +379,7 @@ CONFIG_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def errors(
-    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, enforces_hard: bool
+    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, hard_needs: str
 ) -> Iterator[FieldError]:
     """Yield the errors in the parameters of an object.
 
@@ -386,7 +387,7 @@ def errors(
         kind: One of CONFIG_PATHS.
         old: The object that is replaced; empty for a new one. Parameters that it already has pass;
             otherwise nobody could change anything else in the object.
-        enforces_hard: True if the nodes' enforcer brings a limiter for hard isolation.
+        hard_needs: What isolation hard needs; "" if the nodes' enforcer brings a limiter for it.
     """
     path = CONFIG_PATHS[kind]
     existing = [_parameters(config) for config in _configs(old, path)]
@@ -403,10 +404,8 @@ def errors(
         if kind == CLASS:
             continue
         chosen = f"{where}.isolation"
-        if parsed.isolation is Isolation.HARD and not enforces_hard:
-            yield FieldError(
-                chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
-            )
+        if parsed.isolation is Isolation.HARD and hard_needs:
+            yield FieldError(chosen, Reason.FORBIDDEN, f"found hard, expected {hard_needs}")
         is_shared = parsed.isolation is Isolation.SHARED
         if is_shared and (named := [*_with_amounts(_devices(found, path), as_map(config))]):
             yield FieldError(

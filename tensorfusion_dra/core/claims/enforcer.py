@@ -12,7 +12,7 @@ start.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
@@ -118,6 +118,7 @@ class EnforcerFacts:
     """Facts of an enforcer that are the same on every node. The defaults promise least.
 
     Attributes:
+        keeper: What keeps the limits, for texts, such as "the MPS daemon"; "" for its name.
         enforces_hard: It brings a limiter that reads its limits from the container's environment,
             so that tenants may choose isolation `hard`.
         enforces_compute: All processes of a claim together are kept within its compute limits.
@@ -127,6 +128,7 @@ class EnforcerFacts:
             one request at the same time then need one PID namespace.
         names_containers: Its limiter needs the name of its container, which the webhook adds.
         fixed: Isolation modes in which the limit of a running container cannot be lowered.
+        equal_only: It cannot tell requests of a claim apart, so that their limits have to be equal.
         mixed: Isolation modes in which it cannot tell two claims in one container apart.
         keeps_lent_memory: Memory in use cannot be taken back, and the tenant to whom it is reserved
             waits for it. So the node's setting lending-factor bounds what is lent.
@@ -137,6 +139,7 @@ class EnforcerFacts:
         remedy: What to do on a node without it.
     """
 
+    keeper: str = ""
     enforces_hard: bool = False
     enforces_compute: bool = False
     enforces_memory: bool = False
@@ -144,6 +147,7 @@ class EnforcerFacts:
     counts_by_pid: bool = True
     names_containers: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
+    equal_only: bool = False
     mixed: frozenset[Isolation] = frozenset(Isolation)
     keeps_lent_memory: bool = False
     loses_limits: bool = False
@@ -160,17 +164,24 @@ class EnforcerSettings:
         claims_root: Host folder in which each claim can have a folder of its own, named by its UID.
             That folder is removed with the claim, with everything that containers wrote into it.
         values: Every setting of the node plugin as text, by the name of its flag.
+        is_choice: True if the node chooses among several enforcers, of which it is one.
     """
 
     folder: str
     claims_root: str
     values: Mapping[str, str] = field(default_factory=dict)
+    is_choice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something that `doctor` warns of although the enforcer is there."""
+    """Something that `doctor` says although the enforcer is there.
 
+    Attributes:
+        level: One of core.doctor.finding.Level.
+    """
+
+    level: Literal["ok", "note", "warning"] = "warning"
     subject: str
     found: str
     expected: str
@@ -184,10 +195,13 @@ class Sign:
     Attributes:
         verdict: About shares with limits in the default isolation.
         advice: What else is wrong.
+        may_be_missing: Claims are prepared also if the verdict is NotEnforced, unless the setting
+            require-enforcement is true: no file or socket that they need is missing.
     """
 
     verdict: Verdict
     advice: tuple[Advice, ...] = ()
+    may_be_missing: bool = False
 
 
 class Pods(Protocol):
@@ -270,7 +284,7 @@ class Enforcer:
     The limit of a share may become any amount between its request and the wanted limit, and each
     can be expressed, unless its isolation is in facts.fixed (docs/adr/0070). The other methods may
     be called by any thread, also several at a time. Of enforcers of other packages, of_record(),
-    used() and loops() are not called.
+    used(), loops() and examine() are not called.
 
     Attributes:
         name: Name of the enforcer in the settings; the same as that of its entry point.
@@ -286,6 +300,11 @@ class Enforcer:
     def from_settings(cls, settings: EnforcerSettings) -> Self:
         """Return the enforcer of a node; start nothing."""
         raise NotImplementedError
+
+    @property
+    def keeper(self) -> str:
+        """What keeps the limits, for texts."""
+        return self.facts.keeper or f"enforcer {self.name}"
 
     @property
     def claims_root(self) -> str:
@@ -334,6 +353,17 @@ class Enforcer:
         """Look whether the enforcer is there, on a node with real cards."""
         text = f"enforcer {self.name}: whether it works shows only in a running container"
         return Sign(verdict=verdicts.unknown(verdicts.NO_SIGNS, text))
+
+    def examine(
+        self, node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
+    ) -> Iterable[Advice]:
+        """Judge for `doctor` whether other schedulers use the enforcer's software on a node.
+
+        Args:
+            node: A Node object.
+            workers: Tensor Fusion's worker pods on the node; None if they cannot be listed.
+        """
+        return ()
 
     def judge(
         self,
