@@ -32,7 +32,7 @@ class EnforcedNode(Setup):
         self.enforcer = self.enforcers[enforcer]
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
-            claim_files.limits(self.limits_folder),
+            claim_files.limits(self.limits_folder.parent),
             claim_files.device_metadata(self.metadata_folder),
             HostFiles(self.root),
             self.enforcers,

@@ -131,7 +131,7 @@ class Setup:
         )
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
-            claim_files.limits(self.limits_folder),
+            claim_files.limits(self.limits_folder.parent),
             claim_files.device_metadata(self.metadata_folder),
             self.host_files,
             self.enforcers,

@@ -123,7 +123,7 @@ class NodePlugin:
         tensor_fusion_root = Path(settings.tensor_fusion_root)
         files = NodeFiles(
             claim_files.cdi_specs(Path(settings.cdi_dir)),
-            claim_files.limits(tensor_fusion_root / "claims"),
+            claim_files.limits(tensor_fusion_root),
             claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
             HostFiles(tensor_fusion_root),
             enforcers,

@@ -34,7 +34,7 @@ from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.kubelet import pod_resources
-from tensorfusion_dra.state import claim_store, saved_state
+from tensorfusion_dra.state import claim_files, claim_store, saved_state
 from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.saved_state import SavedState
 
@@ -312,7 +312,7 @@ def verdicts_now(
     found = []
     for claim in claims:
         try:  # the limits were last set when their document was written
-            document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
+            document = claim_files.limits(Path(settings.tensor_fusion_root)).path(claim.ref.uid)
             is_new = now - document.stat().st_mtime < verdicts.STARTING_SECONDS
         except OSError:
             is_new = False

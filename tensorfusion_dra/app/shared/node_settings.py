@@ -15,6 +15,7 @@ from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.settings import LISTENING, setting
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.preload import PreloadMethod
@@ -27,9 +28,8 @@ STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
 STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
 
-_MAX_POOL_LENGTH: Final = 253
 _SUBDOMAIN: Final = (
-    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
+    rf"(?=.{{1,{name_rules.SUBDOMAIN_BYTES}}}$){name_rules.SUBDOMAIN.pattern}",
     "a DNS subdomain in lower case",
 )
 _XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
@@ -286,9 +286,10 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
     def __post_init__(self) -> None:
         setting_sources.check(self)
         size = len(f"{self.gpupool}/{self.node_name}")
-        if size > _MAX_POOL_LENGTH:
+        if size > name_rules.POOL_NAME_BYTES:
             raise InputError(
-                f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL_LENGTH}"
+                f"gpupool/node-name: {size} characters, expected at most "
+                f"{name_rules.POOL_NAME_BYTES}"
             )
         for name in self.candidates:
             registered.entry_point(name)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
@@ -337,10 +337,10 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
         for error in name_rules.label("", name):
             raise InputError(f"found {name!r} for a request of one GPU: {error.text}")
     added = [other for other in others if other["name"] not in taken]
-    if len(requests) + len(added) > MAX_GPUS:
+    if len(requests) + len(added) > resource_claims.MAX_RESULTS:
         raise InputError(
             f"found {len(requests) + len(added)} requests in the claim, {len(cards)} of them for "
-            f"one GPU each, expected at most {MAX_GPUS}"
+            f"one GPU each, expected at most {resource_claims.MAX_RESULTS}"
         )
     after = requests.index(first) + 1
     return [*requests[:after], *added, *requests[after:]]

@@ -26,7 +26,6 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.claim_admission import ParametersFor
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
@@ -238,7 +237,11 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
         options = []
         for full_name, each in resource_claims.alternatives(request):
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
-                found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
+                found = (
+                    resource_claims.MAX_RESULTS
+                    if each.get("allocationMode") == "All"
+                    else each.get("count")
+                )
                 count = found if is_whole_number(found) else 1
                 capacity = as_map(each.get("capacity"))
                 options.append((full_name, _amounts(capacity.get("requests")), count))

@@ -19,14 +19,18 @@ Everything else, whitespace and comments included, stays unchanged.
 import functools
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, Literal, NoReturn
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
-from tensorfusion_dra.core.cel.syntax import CelError, Node
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.device import Node, Reading, Version, build_devices
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, TflopsSource
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 MAX_EXPRESSION_BYTES: Final = 10_240
 """CELSelectorExpressionMaxLength of resource.k8s.io."""
@@ -51,30 +55,33 @@ class ValueKind(StrEnum):
     UNKNOWN = "a value"
 
 
-ATTRIBUTES: Final = {
-    names.ATTR_MODEL: ValueKind.STRING,
-    names.ATTR_POOL_NAME: ValueKind.STRING,
-    names.ATTR_POD_NAMESPACE: ValueKind.STRING,
-    names.ATTR_UUID: ValueKind.STRING,
-    names.ATTR_PHASE: ValueKind.STRING,
-    names.ATTR_USED_BY: ValueKind.STRING,
-    names.ATTR_NODE_NAME: ValueKind.STRING,
-    names.ATTR_QOS: ValueKind.STRING,
-    names.ATTR_NODE_TOTAL_TFLOPS: ValueKind.AMOUNT,
-    names.ATTR_NODE_TOTAL_VRAM: ValueKind.AMOUNT,
-    names.ATTR_NODE_TOTAL_GPUS: ValueKind.INT,
-    names.ATTR_NODE_MANAGED_GPUS: ValueKind.INT,
-    names.ATTR_NODE_VIRTUAL_TFLOPS: ValueKind.AMOUNT,
-    names.ATTR_NODE_VIRTUAL_VRAM: ValueKind.AMOUNT,
-    names.ATTR_PRODUCT_NAME: ValueKind.STRING,
-    names.ATTR_ARCHITECTURE: ValueKind.STRING,
-    names.ATTR_COMPUTE_CAPABILITY: ValueKind.VERSION,
-    names.ATTR_DRIVER_VERSION: ValueKind.VERSION,
-    names.ATTR_ENFORCER: ValueKind.STRING,
-    names.ATTR_ENFORCES_COMPUTE: ValueKind.BOOL,
-    names.ATTR_ENFORCES_MEMORY: ValueKind.BOOL,
+_KINDS: Final[Mapping[type, ValueKind]] = {
+    str: ValueKind.STRING,
+    int: ValueKind.INT,
+    bool: ValueKind.BOOL,
+    Version: ValueKind.VERSION,
 }
-"""Attributes of the guide, and those that this driver publishes in addition."""
+_CARD: Final = Gpu(
+    uuid="GPU-0",
+    index=0,
+    minor=None,
+    product_name="",
+    model="",
+    milli_tflops=1,
+    tflops_source=TflopsSource.TABLE,
+    vram_bytes=GIB,
+)
+ATTRIBUTES: Final = {
+    # Of the strings only amounts begin with a digit here.
+    name: ValueKind.AMOUNT
+    if isinstance(value, str) and value[:1].isdigit()
+    else _KINDS[type(value)]
+    for each in build_devices(
+        Reading(inventory=Inventory(gpus=(_CARD,))), Node(name="node", gpupool="pool", qos="")
+    )
+    for name, value in each.attributes.items()
+}
+"""Attributes of every device of this driver, those of the guide among them."""
 
 NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
 """Capacities that only the devices of oversubscribing pools have."""
@@ -148,7 +155,7 @@ class _Translation:
             end = stop
         return "".join([*parts, self._expression[end:]])
 
-    def condition(self, node: Node, bound: _Names, *, conjunct: bool) -> None:
+    def condition(self, node: syntax.Node, bound: _Names, *, conjunct: bool) -> None:
         """Translate a condition, such that it is false on devices that lack one of its capacities.
 
         Args:
@@ -172,7 +179,7 @@ class _Translation:
             guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
             self._wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
 
-    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> ValueKind:
+    def _value(self, node: syntax.Node, bound: _Names, use: _Use = "value") -> ValueKind:
         """Translate a part of any kind; return its kind."""
         match node.form:
             case "name":
@@ -200,7 +207,7 @@ class _Translation:
                     self._value(part, bound, "either")
         return _LITERALS.get(node.form, ValueKind.UNKNOWN)
 
-    def _index(self, node: Node, bound: _Names, use: _Use) -> ValueKind:
+    def _index(self, node: syntax.Node, bound: _Names, use: _Use) -> ValueKind:
         of, key = node.parts
         target = self._value(of, bound, "member")
         self._value(key, bound)
@@ -223,7 +230,7 @@ class _Translation:
             self._lacking[-1].append(name)
         return known[name]
 
-    def _call(self, node: Node, bound: _Names) -> ValueKind:
+    def _call(self, node: syntax.Node, bound: _Names) -> ValueKind:
         if syntax.is_has(node):
             self._lacking.append([])  # has() itself needs no guard
             self._value(node.parts[0], bound)
@@ -243,14 +250,14 @@ class _Translation:
             self._value(argument, inner, use)
         return ValueKind.UNKNOWN
 
-    def _to_number(self, node: Node, target: ValueKind) -> None:
+    def _to_number(self, node: syntax.Node, target: ValueKind) -> None:
         if target is ValueKind.AMOUNT:
             self._wrap(node.parts[0], "quantity(", ")")
         elif target not in (ValueKind.QUANTITY, ValueKind.UNKNOWN):
             self._refuse(f"found {_TO_NUMBER}() of {target.value}, expected a Quantity", node.at)
         self._replace(node, "asApproximateFloat")
 
-    def _operation(self, node: Node, bound: _Names) -> None:
+    def _operation(self, node: syntax.Node, bound: _Names) -> None:
         """Translate a comparison, ``in`` or arithmetic; refuse amounts that are not converted.
 
         A Quantity can only be compared for equality with another one. The strings that hold amounts
@@ -277,16 +284,16 @@ class _Translation:
                     operand.start,
                 )
 
-    def _replace(self, node: Node, text: str) -> None:
+    def _replace(self, node: syntax.Node, text: str) -> None:
         """Replace the text of a node: its literal or name."""
         self._replaced[node.at] = (node.at + len(node.text), text)
 
-    def _wrap(self, node: Node, before: str, after: str) -> None:
+    def _wrap(self, node: syntax.Node, before: str, after: str) -> None:
         """Insert text around a node, outside of what earlier calls inserted there."""
         self._inserted[node.start] = before + self._inserted[node.start]
         self._inserted[node.end] += after
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: syntax.Node) -> str:
         return self._expression[node.start : node.end]
 
     def _refuse(self, reason: str, offset: int) -> NoReturn:

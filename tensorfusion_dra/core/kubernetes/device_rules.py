@@ -28,6 +28,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, as_ma
 MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
 MAX_TEXT_BYTES: Final = 64
+"""Of a string attribute in UTF-8 (DeviceAttributeMaxValueLength)."""
 MAX_TAINTS: Final = 16
 
 TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
