@@ -245,7 +245,7 @@ class ClaimStatus:
 
 
 class Pods:
-    """Reader of Pods; implements core.claims.enforcer.Pods."""
+    """Reader of Pods; implements core.claims.ports.Pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -273,7 +273,7 @@ def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
 
 
 class WorkerPods:
-    """Reader and marker of a node's workers; implements ports.WorkerPods."""
+    """Reader and marker of a node's workers; implements core.claims.ports.WorkerPods."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api

@@ -24,11 +24,11 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.claims.ports import CardProcesses, Claims, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import NodeUse, Process, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.driver.ports import CardProcesses, Claims, Events
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()

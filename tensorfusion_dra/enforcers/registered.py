@@ -49,7 +49,6 @@ HARD_NEEDS: Final = (
     f"{isolation.HARD_NEEDS}"
 )
 """What isolation hard needs on a node whose enforcer brings no limiter for it."""
-EQUAL_ONLY: Final = tuple(names_with("equal_only"))
 
 
 def facts(name: str) -> EnforcerFacts:

@@ -28,7 +28,7 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -37,7 +37,6 @@ from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_js
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.enforcers import registered
 
 Item = Mapping[str, Any]
@@ -293,7 +292,11 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        warnings = [pod_admission.of_containers(registered.EQUAL_ONLY)] if len(several) > 1 else []
+        warnings = (
+            [pod_admission.of_containers(registered.names_with("equal_only"))]
+            if len(several) > 1
+            else []
+        )
         known, cards = self.templates_lately(), None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
@@ -467,7 +470,10 @@ class AdmissionRules:
             ]
         if wanted.of_containers:
             filled = claim_admission.filled_by_container(
-                asked.document, with_kinds, pool=found.name, equal_only=registered.EQUAL_ONLY
+                asked.document,
+                with_kinds,
+                pool=found.name,
+                equal_only=registered.names_with("equal_only"),
             )
         else:
             filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)

@@ -13,13 +13,13 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts, Sign
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.ports import Claims, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
 from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover

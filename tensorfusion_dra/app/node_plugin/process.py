@@ -375,7 +375,10 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,
-            keepers={name: each.keeper for name, each in self._enforcers.items()},
+            keepers={
+                name: each.facts.keeper or f"enforcer {name}"
+                for name, each in self._enforcers.items()
+            },
             registration=servers.registration,
             api_server=self._api.exchanges.view,
             publishing=self.publisher.view,

@@ -549,7 +549,7 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects read before; implements driver.ports.Objects and the readers of the admission."""
+    """Objects read before; implements ports.Objects and the readers of the admission."""
 
     listed: Sequence[Document]
 

@@ -137,8 +137,9 @@ class FieldMapping:
     @property
     def asks(self) -> bool:
         """True if a pod with this word asks for a GPU; other words only say for which one."""
-        is_count = self.becomes == names.ANNOTATION_GPU_COUNT
-        return self.becomes in _ASKING or (is_count and self.kind is Kind.RESOURCE)
+        return self.becomes in {*_MEMORY, _COMPUTE, names.ANNOTATION_DEDICATED_GPU} or (
+            self.becomes == _COUNT and self.kind is Kind.RESOURCE
+        )
 
 
 _RESOURCE, _ANNOTATION, _SCHEDULER = Kind.RESOURCE, Kind.ANNOTATION, Kind.SCHEDULER
@@ -257,7 +258,6 @@ _PREFIXES: Final[Mapping[Dialect, tuple[str, ...]]] = {
 _KSERVE_CLAIMS: Final = frozenset({"managed-device", "managed-gpu"})
 """Entries of pods for which KServe has made a claim itself, of the class that its user names."""
 _MEMORY: Final = frozenset({_VRAM, _VRAM_PERCENT, names.ANNOTATION_VRAM_LIMIT})
-_ASKING: Final = _MEMORY | {_COMPUTE, names.ANNOTATION_DEDICATED_GPU}
 
 
 @dataclass(frozen=True, slots=True)

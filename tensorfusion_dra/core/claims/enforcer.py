@@ -12,16 +12,16 @@ start.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Self
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.ports import Loop, Pods, WorkerPods
 from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 
 Records = Callable[[], Sequence[PreparedClaim]]
@@ -204,69 +204,6 @@ class Sign:
     may_be_missing: bool = False
 
 
-class Pods(Protocol):
-    """Reader of pods at the API server."""
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """Return the stored pod with this UID; None if it is gone or replaced.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to read pods.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
-
-class Loop(Protocol):
-    """A loop that runs in a thread of its own."""
-
-    def run(self) -> None:
-        """Run until stopped."""
-        ...
-
-    def stop(self) -> None:
-        """End run()."""
-        ...
-
-
-class WorkerPods(Protocol):
-    """Reader and marker of the node's pods that have the label of workers."""
-
-    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of the stored workers of this node, whoever marked them.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to list pods.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
-    def mark(
-        self,
-        pod: PodRef,
-        *,
-        labels: Mapping[str, str | None],
-        annotations: Mapping[str, str | None],
-        wait_seconds: float,
-    ) -> None:
-        """Set labels and annotations of the pod with this UID; None removes one.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to patch the pod.
-            RetryableError: They may not be set; the pod may be gone.
-        """
-        ...
-
-    def watch(
-        self,
-        keep: Projection,
-        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
-        on_event: Callable[[str, Mapping[str, Any]], None],
-    ) -> Loop:
-        """Return a watch of the node's workers, to be run by a thread of its own."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
     """Access to the node for the loops of an enforcer."""
@@ -300,11 +237,6 @@ class Enforcer:
     def from_settings(cls, settings: EnforcerSettings) -> Self:
         """Return the enforcer of a node; start nothing."""
         raise NotImplementedError
-
-    @property
-    def keeper(self) -> str:
-        """What keeps the limits, for texts."""
-        return self.facts.keeper or f"enforcer {self.name}"
 
     @property
     def claims_root(self) -> str:

@@ -27,12 +27,12 @@ from tensorfusion_dra.core.claims.enforcer import (
     Enforcer,
     EnforcerSettings,
     Folder,
-    Loop,
     Needs,
     NodeAccess,
     Records,
     Sign,
 )
+from tensorfusion_dra.core.claims.ports import Loop
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
