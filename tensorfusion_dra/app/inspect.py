@@ -27,6 +27,7 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names, observed
+from tensorfusion_dra.core.claims.ports import Discovery
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -34,7 +35,6 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
-from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import (
     ProviderKind,
     ProviderOutcome,

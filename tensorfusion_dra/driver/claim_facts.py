@@ -15,8 +15,8 @@ import structlog
 from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, share_policy
 from tensorfusion_dra.core.claims.admit import ClaimFacts, ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.ports import DeviceNodes, DriverFiles, Pods
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
     Limit,
@@ -30,8 +30,8 @@ from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog, OtherUsersReader
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 
 log = structlog.get_logger()
@@ -167,7 +167,7 @@ class FactsReader:
             access=access,
             shared_access=shared_access,
             enforcer=enforcer,
-            enforces_hard=choice.enforces_hard,
+            hard_needs="" if choice.enforces_hard else registered.HARD_NEEDS,
             none_found=choice.none_found,
             missing=choice.missing,
             unenforced=choice.unenforced,

@@ -39,6 +39,7 @@ class NodeObserver:
         use: Who uses the cards.
         enforcer: The verdict about the node's enforcer; None if there is none.
         xids: Counts of reported XIDs since this process started.
+        keepers: What keeps limits, for texts, by the name of the enforcer.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
     """
@@ -50,6 +51,7 @@ class NodeObserver:
     current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
     use: Callable[[], NodeUse] = lambda: use.NOTHING
     enforcer: Callable[[], CurrentVerdict | None] = lambda: None
+    keepers: Mapping[str, str] = field(default_factory=dict)
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
@@ -79,6 +81,7 @@ class NodeObserver:
             publishing=self.publishing(),
             store=self.store(),
             enforcer=self.enforcer(),
+            keepers=self.keepers,
             cards=()
             if catalog is None
             else observed.cards(

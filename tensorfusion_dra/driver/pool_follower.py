@@ -9,11 +9,11 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import isolation
+from tensorfusion_dra.core.claims.ports import Events, Objects
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
-from tensorfusion_dra.driver.ports import Events, Objects
 from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 

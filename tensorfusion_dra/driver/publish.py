@@ -62,6 +62,14 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import prepared
+from tensorfusion_dra.core.claims.ports import (
+    CardEvents,
+    Discovery,
+    Events,
+    HostSizes,
+    Nodes,
+    Slices,
+)
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users, slices
@@ -79,7 +87,6 @@ from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.observed import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
-from tensorfusion_dra.driver.ports import CardEvents, Discovery, Events, HostSizes, Nodes, Slices
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
 from tensorfusion_dra.state.publisher_lease import PublisherLease

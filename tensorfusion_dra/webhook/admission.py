@@ -29,7 +29,7 @@ from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequ
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -38,7 +38,7 @@ from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_js
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
-from tensorfusion_dra.driver.ports import Objects
+from tensorfusion_dra.enforcers import registered
 
 Item = Mapping[str, Any]
 
@@ -230,6 +230,7 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
+            hard_needs = "" if takes_hard else registered.HARD_NEEDS
             errors = [*wanted.errors, *(() if wanted.has_amounts else pod_findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
@@ -241,7 +242,7 @@ class AdmissionRules:
                 if text := cel_evaluation.refusal(user_guide.translate(selector)):
                     where = pod_request.path_of(annotation)
                     errors.append(FieldError(where, Reason.INVALID, text))
-            errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
+            errors += pod_admission.errors(pod, wanted, containers, hard_needs=hard_needs)
             if errors:
                 return Decision(errors=errors)
             several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
@@ -286,7 +287,11 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        warnings = (
+            [pod_admission.of_containers(registered.names_with("equal_only"))]
+            if len(several) > 1
+            else []
+        )
         known, cards = self.templates_lately(), None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
@@ -407,8 +412,9 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
+        hard_needs = "" if self.enforces_hard else registered.HARD_NEEDS
         errors = claim_admission.errors(
-            asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+            asked.kind, asked.document, asked.old, hard_needs=hard_needs
         )
         decision = Decision(errors=tuple(errors))
         if asked.is_creation and asked.kind != claim_admission.CLASS:
@@ -445,7 +451,10 @@ class AdmissionRules:
             ]
         if wanted.of_containers:
             filled = claim_admission.filled_by_container(
-                asked.document, with_kinds, pool=found.name
+                asked.document,
+                with_kinds,
+                pool=found.name,
+                equal_only=registered.names_with("equal_only"),
             )
         else:
             filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)

@@ -25,13 +25,12 @@ from tensorfusion_dra.core.admission import (
 )
 from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.admission.reservations import Reservation
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
-from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.webhook.admission import of_namespace, parsed_classes
 
 Item = Mapping[str, Any]

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs

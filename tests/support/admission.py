@@ -61,7 +61,7 @@ class Source:
 
 
 class ObjectsInMemory(Source):
-    """Objects set by a test; implements driver.ports.Objects."""
+    """Objects set by a test; implements core.claims.ports.Objects."""
 
     def __init__(self, *items: Json) -> None:
         self.listed: Sequence[Json] = items
@@ -108,7 +108,7 @@ class QuotasInMemory(ObjectsInMemory):
 
 
 class PodsInMemory(Source):
-    """Pods by UID; implements core.claims.enforcer.Pods."""
+    """Pods by UID; implements core.claims.ports.Pods."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}

@@ -135,7 +135,7 @@ class NodePlugin:
         tensor_fusion_root = Path(settings.tensor_fusion_root)
         files = NodeFiles(
             claim_files.cdi_specs(Path(settings.cdi_dir)),
-            claim_files.limits(tensor_fusion_root / "claims"),
+            claim_files.limits(tensor_fusion_root),
             claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
             HostFiles(tensor_fusion_root),
             enforcers,
@@ -394,6 +394,10 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,
+            keepers={
+                name: each.facts.keeper or f"enforcer {name}"
+                for name, each in self._enforcers.items()
+            },
             registration=servers.registration,
             api_server=self._api.exchanges.view,
             publishing=self.publisher.view,

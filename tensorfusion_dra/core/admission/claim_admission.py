@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
@@ -50,10 +50,6 @@ Json = dict[str, Any]
 
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
-
-_BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
-"""Selector of devices whose enforcer can keep different limits for the requests of one claim
-(core/claims/index_limits.py)."""
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -112,6 +108,7 @@ def filled_by_container(
     of_containers: Sequence[Sequence[PodRequest]],
     *,
     pool: str,
+    equal_only: Sequence[str] = (),
 ) -> Json:
     """Return the claim with a request for each container, named after it.
 
@@ -120,10 +117,14 @@ def filled_by_container(
     Args:
         of_containers: The request of each container, with its alternatives.
         pool: As of filled().
+        equal_only: Enforcers that cannot keep different limits of the requests of a claim, which
+            core/claims/index_limits.py explains: different shares get no device of their nodes.
 
     Raises:
         InputError: The claim has no request that can be filled, or a name is taken.
     """
+    known = ", ".join(map(quoted, equal_only))
+    by_request = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in [{known}])'
     result = untyped_json.copied(dict(claim))
     devices = map_at(result, "spec", "devices")
     template = _to_fill(devices)
@@ -139,7 +140,7 @@ def filled_by_container(
         _fill(request, each, pool=pool)
         if not are_equal:
             for _, exactly in resource_claims.alternatives(request):
-                exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
+                exactly["selectors"] = _selectors(exactly["selectors"], by_request)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
             limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
@@ -343,10 +344,10 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
         for error in name_rules.label("", name):
             raise InputError(f"found {name!r} for a request of one GPU: {error.text}")
     added = [other for other in others if other["name"] not in taken]
-    if len(requests) + len(added) > MAX_GPUS:
+    if len(requests) + len(added) > resource_claims.MAX_RESULTS:
         raise InputError(
             f"found {len(requests) + len(added)} requests in the claim, {len(cards)} of them for "
-            f"one GPU each, expected at most {MAX_GPUS}"
+            f"one GPU each, expected at most {resource_claims.MAX_RESULTS}"
         )
     after = requests.index(first) + 1
     return [*requests[:after], *added, *requests[after:]]
@@ -385,7 +386,7 @@ CONFIG_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def errors(
-    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, enforces_hard: bool
+    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, hard_needs: str
 ) -> Iterator[FieldError]:
     """Yield the errors in the parameters of an object.
 
@@ -393,7 +394,7 @@ def errors(
         kind: One of CONFIG_PATHS.
         old: The object that is replaced; empty for a new one. Parameters that it already has pass;
             otherwise nobody could change anything else in the object.
-        enforces_hard: True if the nodes' enforcer brings a limiter for hard isolation.
+        hard_needs: What isolation hard needs; "" if the nodes' enforcer brings a limiter for it.
     """
     path = CONFIG_PATHS[kind]
     existing = [_parameters(config) for config in _configs(old, path)]
@@ -410,10 +411,8 @@ def errors(
         if kind == CLASS:
             continue
         chosen = f"{where}.isolation"
-        if parsed.isolation is Isolation.HARD and not enforces_hard:
-            yield FieldError(
-                chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
-            )
+        if parsed.isolation is Isolation.HARD and hard_needs:
+            yield FieldError(chosen, Reason.FORBIDDEN, f"found hard, expected {hard_needs}")
         is_shared = parsed.isolation is Isolation.SHARED
         if is_shared and (named := [*_with_amounts(_devices(found, path), as_map(config))]):
             yield FieldError(

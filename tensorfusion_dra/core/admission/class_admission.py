@@ -23,7 +23,6 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.claim_admission import Classes
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
@@ -106,11 +105,11 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
         if splits:
             exactly = as_map(request.get("exactly"))
             cards = _count(exactly)
-            if not 1 < cards <= MAX_GPUS:
+            if not 1 < cards <= resource_claims.MAX_RESULTS:
                 raise InputError(
                     f"request {name}: found several GPUs, expected `exactly` with a count of at "
-                    f"most {MAX_GPUS}: before Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a "
-                    "request of its own"
+                    f"most {resource_claims.MAX_RESULTS}: before Kubernetes "
+                    f"1.{APART_SINCE_MINOR} each GPU needs a request of its own"
                 )
             request["exactly"] = {**exactly, "count": 1}
         claim_admission.keep_apart(devices, request, cards)

@@ -13,7 +13,6 @@ from tensorfusion_dra.core.admission.pod_request import (
     REQUESTING_ANNOTATIONS,
     PodRequest,
 )
-from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
@@ -32,12 +31,6 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
-OF_CONTAINERS: Final = (
-    f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
-    "hami-core or mps, which keep equal ones only; nvidia and Tensor Fusion's hypervisor keep the "
-    "sum of the pod's containers on a card"
-)
-"""What becomes of the limits of single containers."""
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
 _MOST_COMPARED: Final = 20
@@ -153,12 +146,25 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
     return tuple(found)
 
 
+def of_containers(equal_only: Sequence[str]) -> str:
+    """Return what becomes of the limits of single containers.
+
+    Args:
+        equal_only: As of claim_admission.filled_by_container().
+    """
+    return (
+        f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
+        f"{' or '.join(equal_only)}, which keep equal ones only; others keep the sum of the pod's "
+        "containers on a card"
+    )
+
+
 def errors(
     pod: Mapping[str, Any],
     wanted: PodRequest,
     every: Sequence[PodContainer],
     *,
-    takes_hard: bool,
+    hard_needs: str,
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
@@ -169,7 +175,7 @@ def errors(
 
     Args:
         every: The pod's containers.
-        takes_hard: True if the pod may choose hard isolation.
+        hard_needs: What isolation hard needs; "" if the pod may choose it.
     """
     if len(every) > MAX_CONTAINERS:
         text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
@@ -205,11 +211,11 @@ def errors(
     for one in wanted.of_containers or (wanted,):
         for annotation, text in one.below_request():
             yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
-    if wanted.share.isolation is Isolation.HARD and not takes_hard:
+    if wanted.share.isolation is Isolation.HARD and hard_needs:
         yield FieldError(
             pod_request.path_of(names.ANNOTATION_ISOLATION),
             Reason.FORBIDDEN,
-            f"found hard, expected {isolation.HARD_NEEDS}",
+            f"found hard, expected {hard_needs}",
         )
     known = dict.fromkeys(container.name for container in every)
     if unknown := [repr(name[:80]) for name in wanted.containers if name not in known]:

@@ -14,15 +14,11 @@ from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity, untyped_json
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 Item = Mapping[str, Any]
-
-
-MAX_GPUS: Final = 32
-"""Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 
 REQUESTING_ANNOTATIONS: Final = (
     names.ANNOTATION_DRA_ENABLED,
@@ -98,8 +94,8 @@ def _percent(text: str) -> Quantity | None:
 
 
 def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= MAX_GPUS:
-        raise ValueError(f"found {text[:80]!r}, expected 1 to {MAX_GPUS}")
+    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= resource_claims.MAX_RESULTS:
+        raise ValueError(f"found {text[:80]!r}, expected 1 to {resource_claims.MAX_RESULTS}")
     return int(text)
 
 
@@ -152,8 +148,8 @@ def _shares(text: str) -> Mapping[str, object]:
         found = untyped_json.parse(text.encode())
     except ValueError as error:
         raise ValueError(f"found no JSON: {error}") from error
-    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_GPUS:
-        raise ValueError(f"expected an object of 1 to {MAX_GPUS} containers")
+    if not isinstance(found, dict) or not 1 <= len(found) <= resource_claims.MAX_RESULTS:
+        raise ValueError(f"expected an object of 1 to {resource_claims.MAX_RESULTS} containers")
     for name, share in found.items():
         if isinstance(share, str) and share in found and not isinstance(found[share], str):
             continue

@@ -26,7 +26,6 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.claim_admission import NO_CLASSES, Classes, ParametersFor
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
@@ -241,7 +240,11 @@ def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, i
             of_class = str(each.get("deviceClassName"))
             is_ours = of_class == names.DEVICE_CLASS or classes.get(of_class) is not None
             if is_ours and not each.get("adminAccess"):
-                found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
+                found = (
+                    resource_claims.MAX_RESULTS
+                    if each.get("allocationMode") == "All"
+                    else each.get("count")
+                )
                 count = found if is_whole_number(found) else 1
                 options.append((full_name, _amounts(map_at(each, "capacity", "requests")), count))
         if options:

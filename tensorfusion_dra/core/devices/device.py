@@ -19,11 +19,9 @@ from tensorfusion_dra.core.devices.gpu import (
 )
 from tensorfusion_dra.core.devices.health import ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.other_users import OtherUser
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
-MAX_STRING_BYTES: Final = 64
-"""The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
 NO_SCHEDULE: Final = "NoSchedule"
 """Effect of a taint: keeps new claims away, and leaves those that there are."""
 
@@ -311,7 +309,7 @@ def semantic_version(text: str) -> Version:
 
 def shortened(text: str) -> str:
     """Return the text cut to the API's limit; a longer value would make the device invalid."""
-    return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
+    return text.encode(errors="replace")[: device_rules.MAX_TEXT_BYTES].decode(errors="ignore")
 
 
 def _plain(nano: int) -> str:

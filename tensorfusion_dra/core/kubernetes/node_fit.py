@@ -174,3 +174,13 @@ def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, ob
         if operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or ""):
             return True
     return False
+
+
+def extended_resources(node: Mapping[str, Any], prefix: str) -> str:
+    """Return the node's extended resources with this prefix and their amounts; "" for none."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return ", ".join(
+        f"{name}: {amount}"
+        for name, amount in sorted(capacity.items())
+        if name.startswith(prefix) and str(amount) != "0"
+    )

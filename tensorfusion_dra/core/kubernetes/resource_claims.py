@@ -30,6 +30,8 @@ from tensorfusion_dra.core.kubernetes.untyped_json import (
 
 Json = dict[str, Any]
 
+MAX_RESULTS: Final = 32
+"""Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 """On a created claim: the entry of the pod's spec.resourceClaims."""
 _IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
