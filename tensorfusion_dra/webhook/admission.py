@@ -58,12 +58,18 @@ class CardReader(Protocol):
         ...
 
     def selected(
-        self, key: Hashable, select: Callable[[Item], Item], *, wait_seconds: float
+        self,
+        key: Hashable,
+        select: Callable[[Item], Item],
+        *,
+        namespace: str,
+        wait_seconds: float,
     ) -> Cards:
         """Return the cards of all slices, each as the function returns it, of the last half minute.
 
         Args:
             key: Functions with the same key select the same.
+            namespace: Of who asks; one that asks for many at a time waits for its own.
 
         Raises:
             RetryableError: The API server answered with an error, or they are not known in a short
@@ -245,7 +251,7 @@ class AdmissionRules:
             errors += pod_admission.errors(pod, wanted, containers, hard_needs=hard_needs)
             if errors:
                 return Decision(errors=errors)
-            several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+            several = self._of_containers(asked, wanted, found.name)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not self.has_priority_class(priority, wait_seconds):
                 priority = ""
@@ -429,7 +435,7 @@ class AdmissionRules:
             InputError: The pod's annotations, its pool or the claim are invalid.
             RetryableError: The pools or the slices are not known at present.
         """
-        annotations, wait_seconds = review.annotations_of(pod), asked.wait_seconds
+        annotations = review.annotations_of(pod)
         if not pod_request.requests_gpu(annotations):
             return PASSED
         wanted = pod_request.parse(annotations)
@@ -441,7 +447,7 @@ class AdmissionRules:
         virtual = self.virtual
         if found.document is not None:
             virtual = gpupool.parse(found.document).oversubscription is not None
-        several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+        several = self._of_containers(asked, wanted, found.name)
         with_kinds = several
         if any(not each.whole and (each.tflops or each.vram) for of in several for each in of):
             cards = self.slices.current()
@@ -491,7 +497,7 @@ class AdmissionRules:
         return found
 
     def _of_containers(
-        self, wanted: PodRequest, pool: str, *, wait_seconds: float
+        self, asked: Review, wanted: PodRequest, pool: str
     ) -> Sequence[Sequence[PodRequest]]:
         """Return the alternatives of each container with a share of its own, or of the pod.
 
@@ -518,7 +524,8 @@ class AdmissionRules:
                 cards = self.slices.selected(
                     tuple(wanted.selectors.values()),
                     lambda item: reduce(lambda found, select: select(found), selections, item),
-                    wait_seconds=wait_seconds,
+                    namespace=asked.namespace,
+                    wait_seconds=asked.wait_seconds,
                 )
         return [pod_request.alternatives(each, cards, pool=pool) for each in several]
 

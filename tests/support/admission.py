@@ -157,9 +157,10 @@ class SlicesInMemory(Source):
         return cards.of_slices(self.slices)
 
     def selected(
-        self, key: Hashable, select: Callable[[Any], Any], *, wait_seconds: float
+        self, key: Hashable, select: Callable[[Any], Any], *, namespace: str, wait_seconds: float
     ) -> Cards:
         assert hash(key)
+        assert namespace
         self.reads += 1
         self.check(wait_seconds=wait_seconds)
         return cards.of_slices(map(select, self.slices))

@@ -565,7 +565,7 @@ class _Listed:
     def current(self) -> Cards:
         return cards.of_slices(self.listed)
 
-    def selected(self, key: Hashable, select: Callable[[Document], Document], **_: float) -> Cards:
+    def selected(self, key: Hashable, select: Callable[[Document], Document], **_: object) -> Cards:
         return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:
