@@ -133,7 +133,7 @@ def share(card: int = 0, *, percent: int = 25, vram_gib: int = 20, **changes: An
         "pci_bus_id": gpu(card).pci_bus_id or "",
         "wanted_vram_bytes": vram_gib * GIB,
         "wanted_sm_percent": percent,
-        "reserved": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
+        "requested_sm_percent": percent,
         "limit": Limit(sm_percent=percent, vram_bytes=vram_gib * GIB),
     }
     return PreparedShare(**{**given, **changes})
@@ -198,7 +198,7 @@ def _given(
     kind: ProviderKind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     asked = reading(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    own = device_facts.build_devices(asked, node())
+    own = device_facts.build_devices(asked)
     first, report = _called_twice(
         kind, provider, budget_seconds, lambda providers: providers.extended(own, asked)
     )

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from dra_simulator.api.formats import forbidden
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    forbidden,
     invalid,
     required,
     too_long,

@@ -1,7 +1,7 @@
 """The API server's rules for slices, claims and classes (resource/validation.go, Kubernetes 1.37).
 
-Those for single fields are in rules, and those for names, values, ranges of capacity and taints of
-devices are the driver's own (core.kubernetes.device_rules).
+Those for single fields are in rules. Those for values of attributes and ranges of capacity are the
+driver's own (core.kubernetes.device_rules).
 """
 
 import json
@@ -10,20 +10,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from dra_simulator.api import rules
+from dra_simulator.api.formats import duplicate, forbidden, not_supported, too_many
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    forbidden,
     invalid,
-    not_supported,
     required,
     too_long,
-    too_many,
 )
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MAX_DEVICES: Final = 128
 MAX_DEVICES_ADVANCED: Final = 64
@@ -31,6 +29,9 @@ MAX_DEVICES_ADVANCED: Final = 64
 MAX_VALUES: Final = 48
 """Attribute values of a device; each item of a list counts."""
 MAX_VALID_VALUES: Final = 10
+MAX_TAINTS: Final = 16
+"""Of a device."""
+_TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 _SCALARS: Final = ("int", "bool", "string", "version")
 _LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -63,8 +64,7 @@ def slice_errors(spec: Json) -> Iterator[FieldError]:
             case "ResourcePool":
                 yield from _pool_errors(at, found)
             case "Device":
-                yield from device_rules.device_errors(at, found)
-                yield from _device_errors(at, found)
+                yield from device_errors(at, found)
                 if spec.get("perDeviceNodeSelection") is True:
                     yield from _node_errors(at, found, _NODE_FIELDS[:3])
                 elif any(found.get(name) is not None for name in _NODE_FIELDS):
@@ -107,37 +107,83 @@ def _is_advanced(device: Json) -> bool:
     return bool(device.get("taints") or device.get("consumesCounters")) or any(lists)
 
 
-def _device_errors(path: str, device: Json) -> Iterator[FieldError]:
-    """Yield the errors in what the driver's own devices do not have: lists, sets of values."""
+def device_errors(path: str, device: Json) -> Iterator[FieldError]:
+    """Yield every rule violation of a device.
+
+    Args:
+        path: Prefix of every error's path, joined with a dot; "" for none.
+    """
+    at = f"{path}." if path else ""
+    yield from name_rules.label(f"{at}name", device.get("name"))
+    attributes, capacities = part(device, "attributes"), part(device, "capacity")
+    entries = len(attributes) + len(capacities)
+    if entries > device_rules.MAX_ENTRIES:
+        most = device_rules.MAX_ENTRIES
+        text = f"the total number of attributes and capacities must not exceed {most}"
+        yield invalid(path, entries, text)
+    for key in attributes:
+        yield from name_rules.qualified(f"{at}attributes", key)
+        yield from device_rules.attribute_errors(f"{at}attributes[{key}]", part(attributes, key))
+    for key in capacities:
+        yield from name_rules.qualified(f"{at}capacity", key)
+        where, capacity = f"{at}capacity[{key}]", part(capacities, key)
+        is_shared = device.get("allowMultipleAllocations") is True
+        if capacity.get("requestPolicy") is not None and not is_shared:
+            yield forbidden(f"{where}.requestPolicy", "allowMultipleAllocations must be true")
+        else:
+            yield from device_rules.capacity_errors(where, capacity)
+    yield from _taint_errors(at, as_list(device.get("taints")))
+    yield from _lists_errors(path, device)
+
+
+def _taint_errors(at: str, taints: list[object]) -> Iterator[FieldError]:
+    if len(taints) > MAX_TAINTS:
+        yield too_many(f"{at}taints", len(taints), MAX_TAINTS)
+        return
+    for index, taint in enumerate(map(as_map, taints)):
+        where = f"{at}taints[{index}]"
+        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
+        if taint.get("value"):
+            yield from name_rules.label_value(f"{where}.value", taint["value"])
+        effect = taint.get("effect")
+        if effect in (None, ""):
+            yield required(f"{where}.effect")
+        elif effect not in _TAINT_EFFECTS:
+            yield not_supported(f"{where}.effect", effect, _TAINT_EFFECTS)
+
+
+def _lists_errors(path: str, device: Json) -> Iterator[FieldError]:
+    """Yield the errors in lists of values, and in sets of valid ones."""
+    at = f"{path}." if path else ""
     count = 0
     for key in part(device, "attributes"):
-        at, found = f"{path}.attributes[{key}]", part(part(device, "attributes"), key)
+        here, found = f"{at}attributes[{key}]", part(part(device, "attributes"), key)
         present = [name for name in (*_SCALARS, *_LISTS) if found.get(name) is not None]
         if len(present) != 1:
             shown = dict(found) if present else ""
-            yield invalid(at, shown, "exactly one value must be specified")
+            yield invalid(here, shown, "exactly one value must be specified")
         for name in present:
             values = as_list(found[name])
             count += len(values) or 1
             if name in _LISTS and not values:
-                yield invalid(f"{at}.{name}", values, "must not be empty if specified")
+                yield invalid(f"{here}.{name}", values, "must not be empty if specified")
             for index, value in enumerate(values):
-                where = f"{at}.{name}[{index}]"
+                where = f"{here}.{name}[{index}]"
                 yield from device_rules.value_errors(where, _LISTS[name], value)
     if count > MAX_VALUES:
         text = f"the total number of attribute values must not exceed {MAX_VALUES}"
         yield invalid(path, count, text)
     for key in part(device, "capacity"):
         capacity = part(part(device, "capacity"), key)
-        policy, at = part(capacity, "requestPolicy"), f"{path}.capacity[{key}].requestPolicy"
+        policy, where = part(capacity, "requestPolicy"), f"{at}capacity[{key}].requestPolicy"
         options = as_list(policy.get("validValues"))
         if options and policy.get("validRange") is not None:
             yield forbidden(
-                at, "exactly one policy can be specified, not validValues and validRange"
+                where, "exactly one policy can be specified, not validValues and validRange"
             )
         elif options and device.get("allowMultipleAllocations") is True:
             total = quantity.parse(capacity.get("value") or "0")
-            yield from _options_errors(at, policy.get("default"), options, total)
+            yield from _options_errors(where, policy.get("default"), options, total)
 
 
 def _options_errors(
@@ -161,7 +207,7 @@ def _options_errors(
             yield invalid(here, str(amount), text)
         # The API server compares whole numbers, fractions rounded up: 1.1 and 1.9 are the same.
         if amount.ceil() in seen:
-            yield rules.duplicate(here, str(amount.ceil()))
+            yield duplicate(here, str(amount.ceil()))
         seen.add(amount.ceil())
     wanted = quantity.parse(default)
     if wanted not in amounts:

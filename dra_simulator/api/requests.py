@@ -9,11 +9,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from dra_simulator.api import failures, kinds
 from dra_simulator.api.failures import ApiError
+from dra_simulator.api.formats import not_supported
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.registry import DeleteOptions
 from dra_simulator.api.schema import DecodeError, Json, Schema, part
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.field_errors import not_supported, required
+from tensorfusion_dra.core.kubernetes.field_errors import required
 from tensorfusion_dra.runtime import untyped_yaml
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

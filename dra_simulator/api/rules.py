@@ -8,42 +8,28 @@ Kubernetes writes such rules as tags beside the fields of its types (+k8s:requir
 - ``enum=A|B``: one of these values.
 - ``unique``: no item of a list occurs twice; ``unique=a,b``: none has the same values of these
   fields; ``unique=.a``: the error names the field.
-- ``label`` or another key of ``_FORMATS``: the format of the value. ``each:label`` is the
-  format of a list's items or of a map's keys.
+- ``label`` or another function of core.kubernetes.name_rules or formats: the format of the value.
+  ``each:label`` is the format of a list's items or of a map's keys.
 
 Rules about several fields are in object_rules.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from dra_simulator.api import name_formats
+from dra_simulator.api import formats
+from dra_simulator.api.formats import duplicate, not_supported, too_many
 from dra_simulator.api.schema import Json, Schema
 from dra_simulator.api.structs import STRUCTS
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    Reason,
-    not_supported,
     required,
-    shown,
     too_long,
-    too_many,
 )
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 SCHEMA: Final = Schema(STRUCTS)
-
-_FORMATS: Final[Mapping[str, Callable[[str, Any], Iterator[FieldError]]]] = {
-    "driver": name_rules.driver,
-    "extended_resource": name_formats.extended_resource,
-    "fully_qualified": name_formats.fully_qualified,
-    "label": name_rules.label,
-    "label_key": name_rules.label_key,
-    "pool": name_rules.pool,
-    "subdomain": name_rules.subdomain,
-    "uid": name_formats.uid,
-}
 
 _TAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "ResourceSliceSpec": {
@@ -160,11 +146,6 @@ def errors(struct: str, document: Json, path: str) -> Iterator[FieldError]:
                 break
 
 
-def duplicate(path: str, found: object) -> FieldError:
-    """Return the error for a value that must be unique and is not."""
-    return FieldError(path, Reason.DUPLICATE, f"Duplicate value: {shown(found)}")
-
-
 def _broken(  # noqa: PLR0912 - one case for each tag
     tag: str, value: object, path: str
 ) -> Iterator[FieldError]:
@@ -187,7 +168,8 @@ def _broken(  # noqa: PLR0912 - one case for each tag
         case "optional":
             pass
         case _:
-            check = _FORMATS[kind.removeprefix("each:")]
+            name = kind.removeprefix("each:")
+            check = getattr(formats, name, None) or getattr(name_rules, name)
             if kind == tag.removeprefix("each:"):
                 yield from check(path, value)
             else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_simulator.api import gates, metadata, object_rules, rules
+from dra_simulator.api.formats import duplicate, forbidden, not_found
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.object_rules import CheckExpression, any_expression
@@ -13,11 +14,8 @@ from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    Reason,
-    forbidden,
     invalid,
     required,
-    shown,
 )
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 
@@ -251,7 +249,7 @@ class PodStrategy(Strategy):
                     yield from _source_errors(at, found)
                 case "Container":
                     if found.get("name") in seen:
-                        yield rules.duplicate(f"{at}.name", found.get("name"))
+                        yield duplicate(f"{at}.name", found.get("name"))
                     seen.append(found.get("name"))
                     claims = elements(part(found, "resources").get("claims"))
                     yield from _use_errors(f"{at}.resources.claims", list(claims), names)
@@ -307,11 +305,12 @@ def _use_errors(path: str, claims: list[Json], names: list[object]) -> Iterator[
         key = (name, claim.get("request", ""))
         # A container that uses a whole claim cannot name one of its requests as well.
         if key in seen or (name, "") in seen or (not key[1] and name in {n for n, _ in seen}):
-            yield rules.duplicate(where, name)
+            yield duplicate(where, name)
         elif name not in names:
             text = "must be one of the names in pod.spec.resourceClaims"
+            found = not_found(where, name)
             empty = "" if names else " which is empty"
-            yield FieldError(where, Reason.NOT_FOUND, f"Not found: {shown(name)}: {text}{empty}")
+            yield FieldError(where, found.reason, f"{found.text}: {text}{empty}")
         seen.append(key)
 
 

@@ -27,6 +27,7 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names, observed
+from tensorfusion_dra.core.claims.ports import Discovery
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -34,7 +35,6 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
-from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import (
     ProviderKind,
     ProviderOutcome,
@@ -42,7 +42,7 @@ from tensorfusion_dra.driver.providers import (
     Registered,
     Report,
 )
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder, OtherUsersReader
 from tensorfusion_dra.enforcers import registered
 
 Json = dict[str, Any]
@@ -127,21 +127,21 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         claims = ()
         reasons.append(str(error))
     # The same catalog as the node plugin's, with the health records so far; nothing is written.
-    reader = DeviceCatalog(
+    reader = CatalogBuilder(
         discovery,
         node_parts.node(settings),
         host=MachineSizes(settings.disk_folder),
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
-        allocations=node_parts.allocations(settings),
+        other_users=OtherUsersReader(node_parts.allocations(settings)),
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
     try:
         reader.refresh()
     except RetryableError as error:
         reasons.append(str(error))
-    catalog = reader.current()
+    catalog = reader.catalog.current()
     reasons += catalog.host_size_errors if catalog else ()
     now = datetime.now(UTC)  # the verdicts are new: since when they have held is not known here
     current_verdicts = {
@@ -149,7 +149,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         for claim, verdicts in zip(claims, node_parts.verdicts_now(settings, claims), strict=True)
     }
     observer = NodeObserver(
-        catalog=reader,
+        catalog=reader.catalog,
         claims=lambda: claims,
         current_verdicts=lambda: current_verdicts,
         node=settings.node_name,
@@ -207,7 +207,7 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
 
     A cluster autoscaler uses them as the template of a node that it could add.
     """
-    reader = DeviceCatalog(
+    reader = CatalogBuilder(
         _OfTemplate(discovery),
         node_parts.node(settings),
         host=MachineSizes(settings.disk_folder),
@@ -215,9 +215,10 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
     reader.refresh()
-    catalog = reader.current()
+    catalog = reader.catalog.current()
     assert catalog is not None  # the cards were read and the node is known
-    items = slices.plan(slices.wanted(catalog.listed, catalog.node, node_uid=""), ()).create
+    wanted = slices.wanted(catalog.devices, catalog.node, node_uid="")
+    items = slices.plan(wanted, ()).create
     for item in items:
         del item["metadata"]["ownerReferences"]  # of a Node that is not there
     return {
@@ -313,7 +314,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
     Return what each gives to which device, and why the cards are unreadable, if they are.
     """
     loaded = providers.load(settings)
-    reader = DeviceCatalog(
+    reader = CatalogBuilder(
         discovery,
         node_parts.node(settings),
         host=MachineSizes(settings.disk_folder),

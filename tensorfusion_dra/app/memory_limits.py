@@ -4,8 +4,8 @@ It needs what the node plugin does not have: all capabilities, and write access 
 cgroups. So it is a container of its own, serves only root, and takes the UID of a pod rather than a
 path: it finds the cgroup below kubepods itself.
 
-The node plugin asks over a socket (enforcers/nvidia.py). The hooks of containers, which
-are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia.py).
+The node plugin asks over a socket (enforcers/nvidia/enforcer.py). The hooks of containers, which
+are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia/enforcer.py).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tensorfusion_dra.app.shared import logging, node_settings, setting_sources
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
-from tensorfusion_dra.enforcers import nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import FOLDER, REQUESTS, SOCKET, Nvidia
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import atomic
 
@@ -62,7 +62,7 @@ def run(flags: argparse.Namespace) -> int:
         every_container=flags.every_container,
         replacement_marker=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
     )
-    folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
+    folder = Path(settings.tensor_fusion_root) / Nvidia.name / FOLDER
     supervisor = Supervisor()
     supervisor.stop_on_signals()
     with supervisor:
@@ -87,16 +87,16 @@ class LimitsServer:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
-        bound = folder / f".{nvidia.SOCKET}.{os.getpid()}"
+        bound = folder / f".{SOCKET}.{os.getpid()}"
         bound.unlink(missing_ok=True)
         self._listener.bind(str(bound))
         bound.chmod(0o600)
         self._listener.listen()
-        bound.replace(folder / nvidia.SOCKET)  # an instance that still runs keeps its own socket
+        bound.replace(folder / SOCKET)  # an instance that still runs keeps its own socket
         with suppress(FileExistsError):
-            os.mkfifo(folder / nvidia.REQUESTS, 0o600)
+            os.mkfifo(folder / REQUESTS, 0o600)
         # For writing too: otherwise the pipe would be at its end between two hooks.
-        self._pipe = os.open(folder / nvidia.REQUESTS, os.O_RDWR | os.O_NONBLOCK)
+        self._pipe = os.open(folder / REQUESTS, os.O_RDWR | os.O_NONBLOCK)
 
     def run(self, supervisor: Supervisor) -> None:
         """Answer until stopped.

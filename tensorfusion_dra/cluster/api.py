@@ -54,7 +54,12 @@ from tensorfusion_dra.core.errors import (
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.item_stream import ItemStream, PassedOver
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
-from tensorfusion_dra.core.kubernetes.untyped_json import MAX_OBJECT_BYTES, BoundError, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    MAX_OBJECT_BYTES,
+    BoundError,
+    as_map,
+    map_at,
+)
 from tensorfusion_dra.core.observed import NO_ANSWER, ApiServerView
 from tensorfusion_dra.runtime.calls import MAX_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
@@ -144,11 +149,6 @@ def resource_path(
     scope = f"/namespaces/{segment(namespace)}" if namespace else ""
     one = f"/{segment(name)}" if name else ""
     return f"{root}{scope}/{plural}{one}"
-
-
-def metadata(item: object) -> Mapping[str, Any]:
-    """Return the object's metadata; empty if it is not an object or has none."""
-    return as_map(as_map(item).get("metadata"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +499,7 @@ class Api:
                     f"GET {path}: {error_text.one_line(error, self._secrets())}, expected a list"
                 ) from error
             self.exchanges.record("GET", path, answer.response.status)
-            about = metadata(stream.fields)
+            about = map_at(stream.fields, "metadata")
             if not (token := about.get("continue")):
                 return Listed(found, str(about.get("resourceVersion") or ""), passed_over)
             page["continue"] = str(token)
@@ -527,7 +527,7 @@ class Api:
             log.warning(
                 "object_left_out",
                 path=path,
-                name=error_text.one_line(metadata(item).get("name"), self._secrets()),
+                name=error_text.one_line(map_at(item, "metadata").get("name"), self._secrets()),
                 error=error_text.one_line(error, self._secrets()),
             )
             return []

@@ -15,7 +15,6 @@ from tensorfusion_dra.cluster.api import (
     MERGE_PATCH,
     RESOURCE_VERSION,
     Api,
-    metadata,
     resource_path,
 )
 from tensorfusion_dra.cluster.watch import CACHED, TENSOR_FUSION, Watch
@@ -33,7 +32,7 @@ from tensorfusion_dra.core.errors import (
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.projection import MAX_TEXT, Projection
 from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
@@ -235,7 +234,7 @@ class ApiClaimStatus:
                 stored = self._api.find(path, wait_seconds=_WAIT_SECONDS) or {}
                 allocated = set(map(device_status.key, resource_claims.results(stored)))
                 written = set(map(device_status.key, devices))
-                if metadata(stored).get("uid") != ref.uid or not written <= allocated:
+                if map_at(stored, "metadata").get("uid") != ref.uid or not written <= allocated:
                     return False
             raise StatusError(
                 f"claim {ref}: {error}", error.status, after_seconds=error.after_seconds
@@ -257,7 +256,7 @@ class ApiPods:
             wait_seconds=wait_seconds,
             permission="get pods or, in a node plugin, --read-pods turned off",
         )
-        return found if metadata(found).get("uid") == pod.uid else None
+        return found if map_at(found, "metadata").get("uid") == pod.uid else None
 
 
 def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:
@@ -357,7 +356,7 @@ class ApiNodes:
     def uid(self) -> str:
         # From the API server's memory, without asking etcd. An outdated UID does no lasting harm:
         # Kubernetes' garbage collector removes what an earlier Node of this name owns.
-        uid = metadata(self._fetch({"resourceVersion": "0"})).get("uid")
+        uid = map_at(self._fetch({"resourceVersion": "0"}), "metadata").get("uid")
         if not uid:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)

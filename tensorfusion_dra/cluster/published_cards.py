@@ -21,6 +21,7 @@ _SELECT_SECONDS: Final = 60.0
 _KEPT_SECONDS: Final = 30.0
 _MAX_KEPT: Final = 64
 _MAX_WAITING: Final = 8
+_MAX_WAITING_OF_NAMESPACE: Final = 2
 _OWN_SECONDS: Final = 3.0
 """Time for which a review waits for its own selector; in most clusters it takes less."""
 _OTHERS_SECONDS: Final = 0.2
@@ -49,7 +50,8 @@ class PublishedCards:
         self._guard = Lock()  # guards all below
         self._nodes: PublishedNodes | None = None
         self._known: Cards | None = None  # None if it is to be made again
-        self._selections: dict[Hashable, Future[tuple[float, Cards]]] = {}  # oldest first
+        # By key, with the namespace that asked; the oldest first.
+        self._selections: dict[Hashable, tuple[str, Future[tuple[float, Cards]]]] = {}
         self._thread: Final = ThreadPoolExecutor(1, "selections")
         self._is_stopped = False
         watch = Watch(
@@ -78,17 +80,23 @@ class PublishedCards:
             return self._known
 
     def selected(
-        self, key: Hashable, select: Callable[[Slice], Slice], *, wait_seconds: float
+        self,
+        key: Hashable,
+        select: Callable[[Slice], Slice],
+        *,
+        namespace: str,
+        wait_seconds: float,
     ) -> Cards:
         with self._guard:
-            found = self._selections.get(key)
-            waiting = [each for each in self._selections.values() if not each.done()]
+            _, found = self._selections.get(key, ("", None))
+            waiting = [of for of, each in self._selections.values() if not each.done()]
             if found is None or _is_over(found):
-                if len(waiting) >= _MAX_WAITING:
+                is_full = waiting.count(namespace) >= _MAX_WAITING_OF_NAMESPACE
+                if is_full or len(waiting) >= _MAX_WAITING:
                     raise RetryableError("ResourceSlices: many selectors are being evaluated")
                 found = self._thread.submit(self._select, select)
                 self._selections.pop(key, None)  # it is the newest now
-                self._selections[key] = found
+                self._selections[key] = namespace, found
                 for oldest in [*self._selections][:-_MAX_KEPT]:
                     del self._selections[oldest]
                 patience = _OTHERS_SECONDS if waiting else _OWN_SECONDS

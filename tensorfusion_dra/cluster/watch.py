@@ -33,10 +33,11 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Answer, Api, metadata
+from tensorfusion_dra.cluster.api import Answer, Api
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tensorfusion_dra.core.kubernetes.projection import Projection
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 log = structlog.get_logger()
@@ -217,7 +218,7 @@ def _version_of(event: Mapping[str, Any]) -> str:
         message = error_text.one_line(item.get("message"))
         code = item.get("code")
         raise StatusError(f"watch: {message}", code if isinstance(code, int) else 0)
-    found = metadata(item)
+    found = map_at(item, "metadata")
     if event.get("type") != "BOOKMARK" and not found.get("name"):
         raise RetryableError("watch: found an event without an object, expected one with a name")
     return str(found.get("resourceVersion") or "")

@@ -268,6 +268,7 @@ class NodeView:
         started_at: Start of this process.
         observed_at: The moment.
         enforcer: Whether limits would be enforced; None if nothing has to, or not looked at yet.
+        keepers: What keeps limits, for texts, by the name of the enforcer.
         cards: In the inventory's order; empty while they are not known.
         cards_missing: Why the cards are not known; "" once they are.
         left_out: Cards and devices that are not published, with the reason.
@@ -287,6 +288,7 @@ class NodeView:
     publishing: PublishingView
     store: StoreView = StoreView()
     enforcer: CurrentVerdict | None = None
+    keepers: Mapping[str, str] = field(default_factory=dict)
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
     left_out: tuple[LeftOut, ...] = ()
@@ -481,6 +483,7 @@ def as_json(view: NodeView) -> Json:
             "damaged": view.store.damaged,
         },
         "enforcer": _enforcement(view.enforcer),
+        "keepers": [[name, _text(keeper)] for name, keeper in view.keepers.items()],
         "cards": [_card_json(card) for card in view.cards],
         "cardsMissing": _text(view.cards_missing),
         "leftOut": [

@@ -10,6 +10,7 @@ from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number
 from tensorfusion_dra.discovery import gpu_models, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
@@ -19,9 +20,6 @@ MAX_TFLOPS: Final = 1_000_000
 
 LAPTOP_SUFFIX: Final = " laptop gpu"
 """End of NVML's names of mobile cards, in lower case."""
-
-MAX_MODEL_BYTES: Final = 64
-"""Longest string attribute that a ResourceSlice allows (resource.k8s.io/v1)."""
 
 _VENDOR_PREFIX: Final = re.compile(r"^(?:nvidia\s+)?(?:tesla\s+)?", re.IGNORECASE)
 
@@ -218,4 +216,4 @@ def short_model(product_name: str) -> str:
     short = "".join("S" if word.upper() == "SUPER" else word for word in kept)
     short = short or "".join(words) or "unknown"
     ending = "Laptop" if name_key(product_name).endswith(LAPTOP_SUFFIX) else ""
-    return short[: MAX_MODEL_BYTES - len(ending)] + ending
+    return short[: device_rules.MAX_TEXT_BYTES - len(ending)] + ending

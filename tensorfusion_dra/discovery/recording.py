@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard, device_name
+from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.models import Rating
@@ -181,18 +182,20 @@ def inventory(
 def _unusable(answers: GpuAnswers) -> str | None:
     if isinstance(answers.handle, Refusal):
         return f"handle: found {answers.handle.error}, expected access to the card"
-    if isinstance(answers.uuid, Refusal):
-        return f"uuid: found {answers.uuid.error}, expected GPU-..."
+    # It becomes the name of a device.
+    if isinstance(answers.uuid, Refusal) or any(name_rules.label("", device_name(answers.uuid))):
+        return f"uuid: found {answers.uuid}, expected GPU-..."
     if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
         return "MIG mode is on, and only whole cards are shared: nvidia-smi -mig 0 turns it off"
     memory = answers.memory_bytes
     if isinstance(memory, Refusal) or not memory:
         found = memory.error if isinstance(memory, Refusal) else memory
         return f"memory: found {found}, expected a size in bytes"
-    if memory - (known(answers.reserved_bytes) or 0) < MIB:
+    # Kubernetes' rules for ranges need room for the smallest share and one step more.
+    if memory - (known(answers.reserved_bytes) or 0) < 2 * MIB:
         return (
             f"memory: found {memory} bytes of which {answers.reserved_bytes} are reserved, "
-            f"expected at least 1 MiB to hand out"
+            f"expected at least 2 MiB to hand out"
         )
     return None
 

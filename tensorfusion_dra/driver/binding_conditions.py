@@ -25,9 +25,9 @@ import structlog
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Entry
+from tensorfusion_dra.core.claims.ports import ClaimStatus, ListedClaims
 from tensorfusion_dra.core.errors import RetryableError, is_of_one_object
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
-from tensorfusion_dra.driver.ports import ClaimStatus, ListedClaims
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle
 

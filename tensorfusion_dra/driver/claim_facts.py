@@ -15,8 +15,8 @@ import structlog
 from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, share_policy
 from tensorfusion_dra.core.claims.admit import ClaimFacts, ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.ports import DeviceNodes, DriverFiles, Pods
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
     Limit,
@@ -30,8 +30,8 @@ from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
-from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog, OtherUsersReader
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 
 log = structlog.get_logger()
@@ -91,6 +91,7 @@ class FactsReader:
 
     Attributes:
         catalog: Lists the cards and their health.
+        other_users: Finds who else gave the cards to containers.
         files: Finds what containers need to use a card.
         pods: None if the driver has no permission to read pods.
         enforcer: Chooses the enforcer of new claims.
@@ -102,6 +103,7 @@ class FactsReader:
     """
 
     catalog: DeviceCatalog
+    other_users: OtherUsersReader
     files: CardFiles
     pods: Pods | None
     enforcer: EnforcerChooser
@@ -130,7 +132,7 @@ class FactsReader:
         catalog = self.catalog_for(claim.ref, deadline)
         wanted = {allocation.device for allocation in claim.allocations}
         self.check_present(claim.ref, wanted)
-        used = self.catalog.cards_used_elsewhere()
+        used = self.other_users.holders(device.gpu for device in catalog.devices)
         for allocation in claim.allocations:
             if allocation.device in used and not allocation.admin_access:
                 raise RetryableError(
@@ -165,7 +167,7 @@ class FactsReader:
             access=access,
             shared_access=shared_access,
             enforcer=enforcer,
-            enforces_hard=choice.enforces_hard,
+            hard_needs="" if choice.enforces_hard else registered.HARD_NEEDS,
             none_found=choice.none_found,
             missing=choice.missing,
             unenforced=choice.unenforced,
@@ -191,7 +193,7 @@ class FactsReader:
         seconds = max(0.0, min(_FIRST_READING_SECONDS, deadline - time.monotonic()))
         catalog = self.catalog.wait_changed(None, seconds=seconds, stopped=lambda: False)
         if catalog is None:
-            raise RetryableError(f"claim {ref}: {self.catalog.reason_missing()}")
+            raise RetryableError(f"claim {ref}: {self.catalog.reason_missing}")
         return catalog
 
     def check_present(self, ref: ClaimRef, devices: Iterable[str]) -> None:

@@ -134,13 +134,9 @@ class NodeFiles:
         """
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
-        if claim is not None:
-            metadata = device_metadata.file_names(claim) if claim.metadata else ()
-        else:  # without a record, they are looked up
-            found = self._metadata.claim_uids()
-            metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
-        for name in metadata:
-            self._metadata.remove(name)
+        for name in self._metadata.claim_uids():
+            if device_metadata.claim_uid(name) == claim_uid:
+                self._metadata.remove(name)
         folder = self.pod_folder(claim) if claim else ""
         beside = (other for other in recorded if folder and other.ref.uid != claim_uid)
         if folder and all(self.pod_folder(other) != folder for other in beside):

@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.ports import Events
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.state.claim_store import ClaimStore

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.observed import (
     PublishingView,
     RegistrationView,
     StoreView,
+    XidCounts,
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import utc_now
@@ -37,6 +38,8 @@ class NodeObserver:
         current_verdicts: The verdicts about each claim's shares, by claim UID.
         use: Who uses the cards.
         enforcer: The verdict about the node's enforcer; None if there is none.
+        xids: Counts of reported XIDs since this process started.
+        keepers: What keeps limits, for texts, by the name of the enforcer.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
     """
@@ -48,10 +51,12 @@ class NodeObserver:
     current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
     use: Callable[[], NodeUse] = lambda: use.NOTHING
     enforcer: Callable[[], CurrentVerdict | None] = lambda: None
+    keepers: Mapping[str, str] = field(default_factory=dict)
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
     store: Callable[[], StoreView] = StoreView
+    xids: Callable[[], XidCounts] = dict
     operations: Callable[[], Sequence[EndedOperation]] = tuple
     now: Callable[[], datetime] = utc_now
     started_at: datetime = field(default_factory=utc_now)
@@ -76,6 +81,7 @@ class NodeObserver:
             publishing=self.publishing(),
             store=self.store(),
             enforcer=self.enforcer(),
+            keepers=self.keepers,
             cards=()
             if catalog is None
             else observed.cards(
@@ -83,10 +89,10 @@ class NodeObserver:
                 self._claims,
                 unhealthy=catalog.unhealthy,
                 absent=catalog.absent,
-                xids=self.catalog.xids,
+                xids=self.xids(),
                 foreign=used.foreign,
             ),
-            cards_missing="" if catalog else self.catalog.reason_missing(),
+            cards_missing="" if catalog else self.catalog.reason_missing,
             left_out=catalog.left_out if catalog else (),
             shares=observed.shares(
                 self._claims,

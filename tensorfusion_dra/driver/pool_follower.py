@@ -9,12 +9,12 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import isolation
+from tensorfusion_dra.core.claims.ports import Events, Objects
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
-from tensorfusion_dra.driver.ports import Events, Objects
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ class PoolFollower:
     def __init__(
         self,
         source: Callable[[], Node],
-        catalog: DeviceCatalog,
+        builder: CatalogBuilder,
         events: Events,
         *,
         expands_memory: bool,
@@ -77,13 +77,13 @@ class PoolFollower:
     ) -> None:
         """Args:
         source: Returns the node as a member of its pool, see member(); called at each round.
-        catalog: Gets the node of the pool.
+        builder: Gets the node of the pool.
         events: Of this loop's thread alone.
         expands_memory: True if the node's enforcer can give a card more memory than it has.
         wakeup: Wakes the loop, because a pool or the Node object may have changed.
         """
         self._source = source
-        self._catalog = catalog
+        self._builder = builder
         self._events = events
         self._expands_memory = expands_memory
         self._wakeup = wakeup or Wakeup()
@@ -114,7 +114,7 @@ class PoolFollower:
             self._wakeup.wait()
 
     def follow(self) -> None:
-        """Read the pool once and pass the node to the catalog."""
+        """Read the pool once and pass the node on to the builder of the catalog."""
         try:
             node = self._source()
             self._check(node)
@@ -127,7 +127,7 @@ class PoolFollower:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
         self._node = node
         if changed:
-            self._catalog.set_node(node)
+            self._builder.set_node(node)
 
     def _check(self, node: Node) -> None:
         ratios = node.oversubscription
@@ -147,7 +147,7 @@ class PoolFollower:
                 text = f"{text}; {gpupool.REMEDY}"
             is_outside = isinstance(error, gpupool.NotSelectedError)
             self._awaited = None if is_outside else RetryableError(f"waits for a GPUPool: {text}")
-            self._catalog.on_awaited_pool(text)
+            self._builder.on_awaited_pool(text)
         if not self._throttle.is_new(text):
             return
         if self._node is None:

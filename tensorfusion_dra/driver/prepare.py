@@ -34,13 +34,13 @@ from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
+from tensorfusion_dra.core.claims.ports import ClaimSource
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.claim_facts import FactsReader
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import ClaimSource
 from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.claim_store import ClaimStore
 

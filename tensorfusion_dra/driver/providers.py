@@ -568,7 +568,7 @@ def capacity(value: object) -> Capacity:
     # The API server caps larger amounts, and would never store what is published.
     if any(quantity.parse(str(each)) != each for each in amounts):
         raise RefusedError("found an amount above the largest quantity")
-    _refuse(device_rules.capacity_errors("capacity", value.as_api(), shared=True))
+    _refuse(device_rules.capacity_errors("capacity", value.as_api()))
     return value
 
 

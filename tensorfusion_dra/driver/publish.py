@@ -3,11 +3,12 @@
 A reader follows two loops, each in a thread of its own, because a reading can hang, and a write
 waits for the API server:
 
-1. DeviceCatalog reads the cards: periodically, at once after an event of the NVIDIA driver, and
-   when a provider, a label of the Node or another driver's slice wakes it. Then it asks the health
-   sources of other packages and the kubelet (who else gives the cards away), lets the rules of
-   health decide (card_health.py), builds the device of each card (core/devices/device.py), and adds
-   what other packages give (providers.py). The result is the catalog.
+1. ReadingLoop has the cards read: periodically, at once after an event of the NVIDIA driver, and
+   when a provider, a label of the Node or another driver's slice wakes it. CatalogBuilder reads
+   them, asks the health sources of other packages and the kubelet (who else gives the cards away),
+   lets the rules of health decide (card_health.py), builds the device of each card
+   (core/devices/device.py), and adds what other packages give (providers.py). The result is the
+   catalog, which DeviceCatalog has for all threads.
 2. Publisher compares the slices that follow from the catalog with the stored ones, and writes the
    difference (core/devices/slices.py chooses the writes).
 
@@ -16,8 +17,8 @@ From then on there always is one. It is replaced as a whole, and only if the new
 unchanged object means that nothing changed. A new one makes the publisher, the health streams, the
 health announcer and the changes of limits act; calls of the kubelet use the present one.
 
-A device that breaks a rule of the API is left out with a reason, since the API server would refuse
-the whole slice. A provider that fails costs only what it gives.
+A card that cannot be a device is left out with a reason (discovery/recording.py), since the API
+server would refuse the whole slice. A provider that fails costs only what it gives.
 
 The writes. If there is no difference, nothing is written. The stored slices are known from a watch
 and from the answers to own writes, and the Node's UID is kept. So most rounds send no request but
@@ -61,6 +62,14 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import prepared
+from tensorfusion_dra.core.claims.ports import (
+    CardEvents,
+    Discovery,
+    Events,
+    HostSizes,
+    Nodes,
+    Slices,
+)
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users, slices
@@ -76,10 +85,8 @@ from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
 from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
-from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
-from tensorfusion_dra.driver.ports import CardEvents, Discovery, Events, HostSizes, Nodes, Slices
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
 from tensorfusion_dra.state.publisher_lease import PublisherLease
@@ -101,9 +108,7 @@ class Catalog:
     """The node's devices at one moment.
 
     Attributes:
-        devices: Each of them passes the API's rules.
-        listed: The same, as the slices list them.
-        left_out: Cards and devices that are not published, with the reason.
+        left_out: Cards that are not published, with the reason.
         unhealthy: By device name; includes devices that are no longer published.
         absent: Names of devices whose card the last reading did not find or found lost, published
             or not.
@@ -113,7 +118,6 @@ class Catalog:
 
     node: Node
     devices: tuple[Device, ...]
-    listed: tuple[Mapping[str, object], ...] = field(compare=False)
     left_out: tuple[LeftOut, ...] = ()
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
@@ -125,9 +129,112 @@ class Catalog:
 
 
 class DeviceCatalog:
-    """Loop that reads the cards and builds the catalog; its other methods are safe for all threads.
+    """The present catalog, and waits for another one; safe for all threads.
 
-    It does nothing else, because a reading can hang.
+    Attributes:
+        reason_missing: Why there is no catalog yet, for error texts.
+    """
+
+    def __init__(self, *, on_change: Callable[[], None] = lambda: None) -> None:
+        """Args:
+        on_change: Called, from any thread, when the catalog has changed.
+        """
+        self.reason_missing = "this node's GPUs could not be read yet"
+        self._on_change = on_change
+        self._changed = Condition()  # guards _current
+        self._current: Catalog | None = None
+
+    def current(self) -> Catalog | None:
+        """Return the present catalog; None if there is none yet."""
+        with self._changed:
+            return self._current
+
+    def replace(self, catalog: Catalog) -> None:
+        """Make this the present catalog, unless it equals that; one thread at a time calls this."""
+        if catalog == self._current:
+            return
+        _log_change(catalog, self._current)
+        with self._changed:
+            self._current = catalog
+            self._changed.notify_all()
+        self._on_change()
+
+    def unhealthy(self) -> Mapping[str, Unhealthy]:
+        """Return the unhealthy devices by name; none as long as there is no catalog."""
+        catalog = self.current()
+        return catalog.unhealthy if catalog else {}
+
+    def wait_changed(
+        self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
+    ) -> Catalog | None:
+        """Wait until the catalog differs from a seen one, but no longer than a time; return it.
+
+        Args:
+            seen: The catalog that the caller knows; None if it knows none.
+            seconds: Longest wait.
+            stopped: Ends the wait when it returns True; called at every change and after
+                wake_waiting().
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
+            return self._current
+
+    def wake_waiting(self) -> None:
+        """Make every thread in wait_changed() call its `stopped` function."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class OtherUsersReader:
+    """Reader of the device plugins and DRA drivers that give away cards too; for all threads."""
+
+    def __init__(self, allocations: Callable[[], KubeletDevices] = KubeletDevices) -> None:
+        """Args:
+        allocations: Asks the kubelet what else gives away and holds devices; raises
+            RetryableError. Then its last answer stays in use.
+        """
+        self._ask = allocations
+        self._throttle = LogThrottle()
+        # Each replaced as a whole, so that reading needs no lock:
+        self._allocations = KubeletDevices()
+        self.slices: Sequence[Slice] = ()  # of other drivers on this node
+        self._users: Mapping[str, OtherUser] = {}  # by GPU UUID
+
+    def ask(self) -> None:
+        """Ask the kubelet."""
+        try:
+            self._allocations = self._ask()
+        except RetryableError as error:
+            if self._throttle.is_new(str(error)):
+                log.warning("allocations_unknown", error=str(error))
+        else:
+            self._throttle.over()
+
+    def of_cards(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
+        """Return by GPU UUID what else gives the card to containers, as last read."""
+        now, before = datetime.now(UTC), self._users
+        self._users = other_users.of_cards(
+            gpus, self._allocations, self.slices, before=before, now=now
+        )
+        return self._users
+
+    def holders(self, gpus: Iterable[Gpu]) -> Mapping[str, str]:
+        """Return by device name who gave a card to a container that has it now.
+
+        Asks the kubelet again only if a device plugin or another driver offers one of the cards.
+        """
+        if not self._users:
+            return {}
+        self.ask()
+        users = self.of_cards(gpus)
+        return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
+
+
+class CatalogBuilder:
+    """Builder of the catalog, from whatever changes; safe for all threads.
+
+    Attributes:
+        catalog: The result.
     """
 
     def __init__(
@@ -140,12 +247,10 @@ class DeviceCatalog:
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
         enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
-        allocations: Callable[[], KubeletDevices] = KubeletDevices,
+        other_users: OtherUsersReader | None = None,
         records: Callable[[], Iterable[PreparedClaim]] = tuple,
-        events: CardEvents | None = None,
-        poll_seconds: float = math.inf,
-        wakeup: Wakeup | None = None,
         on_change: Callable[[], None] = lambda: None,
+        read_soon: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         discovery: Reads the cards.
@@ -154,43 +259,168 @@ class DeviceCatalog:
         providers: Of other packages; None for none.
         tracker: Decides on the cards' health; None for one without a record on disk.
         taint_effect: Effect of an unhealthy device's taint; "" for no taint.
-        enforcement: Returns the present enforcement of limits on the node.
-        allocations: Asks the kubelet for the devices of plugins and containers; raises
-            RetryableError. Then its last answer stays in use.
+        enforcement: Returns what keeps limits on the node now.
+        other_users: None if nothing else gives cards away.
         records: Returns the prepared claims of the node; raises RetryableError. Then its last
             answer stays in use.
-        events: Source of the NVIDIA driver's events; None to poll only.
-        poll_seconds: Time between two readings if nothing wakes the loop.
-        wakeup: Wakes the loop; others wake it too.
         on_change: Called, from any thread, when the catalog has changed.
+        read_soon: Has the cards read again, from any thread.
         """
+        self.catalog: Final = DeviceCatalog(on_change=on_change)
         self._discovery = discovery
         self._providers = providers or Providers()
         self._taint_effect = taint_effect
         self._enforcement = enforcement
-        self._allocations_now = allocations
+        self._other_users = other_users or OtherUsersReader()
         self._records = records
         self._host = host
-        self._events = events
-        self._poll_seconds = poll_seconds
-        self._wakeup = wakeup or Wakeup()
-        self._on_change = on_change
-        self._reading_throttle = LogThrottle(quiet_seconds=math.inf)
+        self._read_soon = read_soon
         self._throttle = LogThrottle()
-        # Each replaced as a whole, so that reading needs no lock:
-        self._allocations = KubeletDevices()
-        self._other_slices: Sequence[Slice] = ()
-        self._users: Mapping[str, OtherUser] = {}  # of the catalog's cards, by GPU UUID
-        # Guards all below but _changed and _current; one catalog is built at a time.
-        self._building = Lock()
+        self._lock = Lock()  # guards all below; one catalog is built at a time
         self._host_resources = HostResources()
         self._host_size_errors: tuple[str, ...] = ()
         self._shared: Mapping[str, bool] = {}  # see build_devices()
-        self._awaited = ""  # why the node is not known; "" if nobody has said so
         self._node = node
+        self._awaited = ""
         self._tracker = tracker or CardHealthTracker()
-        self._changed = Condition()  # guards _current
-        self._current: Catalog | None = None
+
+    def refresh(self) -> None:
+        """Read the cards, and build the catalog again.
+
+        Raises:
+            RetryableError: The cards cannot be read now. The devices stay as they were, and become
+                unhealthy if further readings fail.
+            FatalError: The NVIDIA driver was replaced, or the store is damaged.
+        """
+        try:
+            inventory = self._discovery.read()
+        except RetryableError as error:
+            with self._lock:
+                self._tracker.record_failure(error)
+                self._build()
+            raise
+        problems = self._providers.problems(inventory)
+        self._other_users.ask()
+        with self._lock:
+            self._tracker.record_reading(inventory, problems)
+            self._read_host_sizes()
+            self._build(call_again=True)
+
+    def on_event(self, event: CardEvent) -> None:
+        """Take in an event of the NVIDIA driver."""
+        with self._lock:
+            if self._tracker.on_event(event):
+                self._build()
+        # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
+        self._read_soon()
+
+    def set_node(self, node: Node) -> None:
+        """Use this node, with the cards as last read."""
+        with self._lock:
+            self._node = node
+            self._read_host_sizes()
+            self._build()
+
+    def on_awaited_pool(self, reason: str) -> None:
+        """Note why the node's GPUPool is not known, for DeviceCatalog.reason_missing."""
+        with self._lock:
+            self._awaited = f": {reason}"
+            self._build()
+
+    def set_other_slices(self, other: Sequence[Slice]) -> None:
+        """Use these ResourceSlices of other drivers on this node, with the cards as last read."""
+        if other != self._other_users.slices:
+            with self._lock:
+                self._other_users.slices = other
+                self._build()
+            self._read_soon()
+
+    def xids(self) -> XidCounts:
+        """Return the counts of reported XIDs since this process started."""
+        return self._tracker.xids
+
+    def _read_host_sizes(self) -> None:
+        """Read each size that the pool expands VRAM into; the caller holds _lock.
+
+        A size that cannot be read does not keep a card from being published: until it can be read,
+        its last known value counts, or 0 if there is none.
+        """
+        ratios = self._node.oversubscription if self._node else None
+        self._host_size_errors = ()
+        if self._host is None or ratios is None:
+            self._host_resources = HostResources()
+            return
+        for name, percent, read in (
+            ("memory_bytes", ratios.host_memory_percent, self._host.memory_bytes),
+            ("disk_bytes", ratios.host_disk_percent, self._host.disk_bytes),
+        ):
+            try:
+                size = read() if percent else 0
+            except RetryableError as error:
+                self._host_size_errors += (str(error),)
+            else:
+                self._host_resources = replace(self._host_resources, **{name: size})
+        error_text = "; ".join(self._host_size_errors)
+        if error_text and self._throttle.is_new(error_text):
+            log.warning("expansion_size_unknown", error=error_text)
+
+    def _build(self, *, call_again: bool = False) -> None:
+        """Build the catalog; the caller holds _lock.
+
+        Args:
+            call_again: Call the providers again, even if cards and node are as before.
+        """
+        cards, node = self._tracker.visible(), self._node
+        if node is None or cards is None:
+            if cards is not None:
+                text = f"this node's GPUPool is not known yet{self._awaited}"
+                self.catalog.reason_missing = text
+            return
+        reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
+        with suppress(RetryableError):
+            self._shared = prepared.kinds_by_card(self._records())
+        built = device_facts.build_devices(
+            reading,
+            self._enforcement(node),
+            users=self._other_users.of_cards(reading.gpus),
+            shared=self._shared,
+            unhealthy=cards.unhealthy,
+            unhealthy_effect=self._taint_effect,
+        )
+        self.catalog.replace(
+            Catalog(
+                node=node,
+                devices=self._providers.extended(built, reading, call_again=call_again),
+                left_out=cards.inventory.left_out,
+                unhealthy=cards.unhealthy,
+                absent=cards.absent,
+                host_size_errors=self._host_size_errors,
+            )
+        )
+
+
+class ReadingLoop:
+    """Loop that reads the cards; it does nothing else, because a reading can hang."""
+
+    def __init__(
+        self,
+        builder: CatalogBuilder,
+        *,
+        poll_seconds: float,
+        wakeup: Wakeup,
+        events: CardEvents | None = None,
+    ) -> None:
+        """Args:
+        builder: Reads the cards, and builds the catalog of them.
+        poll_seconds: Time between two readings if nothing wakes the loop.
+        wakeup: Wakes the loop; others wake it too.
+        events: Source of the NVIDIA driver's events; None to poll only.
+        """
+        self._builder = builder
+        self._poll_seconds = poll_seconds
+        self._wakeup = wakeup
+        self._events = events
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def run(self) -> None:
         """Read the cards until stopped.
@@ -219,213 +449,18 @@ class DeviceCatalog:
             FatalError: See run().
         """
         try:
-            self.refresh()
+            self._builder.refresh()
         except RetryableError as error:
             # The text of a hanging call has its age, so it is different after each reading. The
             # call itself is not, so that it is logged once.
             cause = error.call if isinstance(error, HungError) else str(error)
-            if self._reading_throttle.is_new(cause):
+            if self._throttle.is_new(cause):
                 log.warning("gpus_awaited", error=str(error))
             return
-        self._reading_throttle.over()
-        if self._events is not None and (catalog := self._current) is not None:
+        self._throttle.over()
+        if self._events is not None and (catalog := self._builder.catalog.current()) is not None:
             healthy = (d.gpu.uuid for d in catalog.devices if d.name not in catalog.unhealthy)
             self._events.watch(frozenset(healthy))
-
-    def refresh(self) -> None:
-        """Read the cards, and build the catalog again.
-
-        Raises:
-            RetryableError: The cards cannot be read now. The devices stay as they were, and become
-                unhealthy if further readings fail.
-            FatalError: The NVIDIA driver was replaced, or the store is damaged.
-        """
-        try:
-            inventory = self._discovery.read()
-        except RetryableError as error:
-            with self._building:
-                self._tracker.record_failure(error)
-                self._build()
-            raise
-        problems = self._providers.problems(inventory)
-        self._read_allocations()
-        with self._building:
-            self._tracker.record_reading(inventory, problems)
-            self._read_host_sizes()
-            self._build(call_again=True)
-
-    def on_event(self, event: CardEvent) -> None:
-        """Record an event of the NVIDIA driver."""
-        with self._building:
-            if self._tracker.on_event(event):
-                self._build()
-        # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
-        self._wakeup.wake()
-
-    def set_node(self, node: Node) -> None:
-        """Use this node, with the cards as last read."""
-        with self._building:
-            self._node = node
-            self._read_host_sizes()
-            self._build()
-
-    def set_other_slices(self, other: Sequence[Slice]) -> None:
-        """Use these ResourceSlices of other drivers on this node, with the cards as last read."""
-        if other != self._other_slices:
-            with self._building:
-                self._other_slices = other
-                self._build()
-            self._wakeup.wake()
-
-    def _read_allocations(self) -> None:
-        try:
-            self._allocations = self._allocations_now()
-        except RetryableError as error:
-            if self._throttle.is_new(str(error), key="allocations"):
-                log.warning("allocations_unknown", error=str(error))
-        else:
-            self._throttle.over(key="allocations")
-
-    def _other_users(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
-        """Return the other users of each card by GPU UUID, as last read."""
-        return other_users.of_cards(
-            gpus,
-            self._allocations,
-            self._other_slices,
-            before=self._users,
-            now=datetime.now(UTC),
-        )
-
-    def _read_host_sizes(self) -> None:
-        """Read each size that the pool expands VRAM into; the caller holds _building.
-
-        A size that cannot be read does not keep a card from being published: until it can be read,
-        its last known value counts, or 0 if there is none.
-        """
-        ratios = self._node.oversubscription if self._node else None
-        self._host_size_errors = ()
-        if self._host is None or ratios is None:
-            self._host_resources = HostResources()
-            return
-        for name, percent, read in (
-            ("memory_bytes", ratios.host_memory_percent, self._host.memory_bytes),
-            ("disk_bytes", ratios.host_disk_percent, self._host.disk_bytes),
-        ):
-            try:
-                size = read() if percent else 0
-            except RetryableError as error:
-                self._host_size_errors += (str(error),)
-            else:
-                self._host_resources = replace(self._host_resources, **{name: size})
-        error_text = "; ".join(self._host_size_errors)
-        if error_text and self._throttle.is_new(error_text):
-            log.warning("expansion_size_unknown", error=error_text)
-
-    def _build(self, *, call_again: bool = False) -> None:
-        """Build the catalog; the caller holds _building.
-
-        Args:
-            call_again: Call the providers again, even if cards and node are as before.
-        """
-        cards, node = self._tracker.visible(), self._node
-        if node is None or cards is None:
-            return
-        reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
-        self._users = self._other_users(cards.inventory.gpus)
-        with suppress(RetryableError):
-            self._shared = prepared.kinds_by_card(self._records())
-        built = device_facts.build_devices(
-            reading,
-            node,
-            self._enforcement(node),
-            users=self._users,
-            shared=self._shared,
-            unhealthy=cards.unhealthy,
-            unhealthy_effect=self._taint_effect,
-        )
-        valid: list[tuple[Device, Mapping[str, object]]] = []
-        left_out = list(cards.inventory.left_out)
-        for device in self._providers.extended(built, reading, call_again=call_again):
-            listed = device.as_api()
-            if reasons := device_rules.violations(listed):
-                left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
-            else:
-                valid.append((device, listed))
-        catalog = Catalog(
-            node=node,
-            devices=tuple(device for device, _ in valid),
-            listed=tuple(listed for _, listed in valid),
-            left_out=tuple(left_out),
-            unhealthy=cards.unhealthy,
-            absent=cards.absent,
-            host_size_errors=self._host_size_errors,
-        )
-        if catalog == self._current:
-            return
-        _log_change(catalog, self._current)
-        with self._changed:
-            self._current = catalog
-            self._changed.notify_all()
-        self._on_change()
-
-    def current(self) -> Catalog | None:
-        """Return the present catalog; None if there is none yet (see reason_missing())."""
-        with self._changed:
-            return self._current
-
-    def unhealthy(self) -> Mapping[str, Unhealthy]:
-        """Return the unhealthy devices by name; none as long as there is no catalog."""
-        catalog = self.current()
-        return catalog.unhealthy if catalog else {}
-
-    @property
-    def xids(self) -> XidCounts:
-        """Counts of reported XIDs since this process started."""
-        return self._tracker.xids
-
-    def cards_used_elsewhere(self) -> Mapping[str, str]:
-        """Return by device name the other user whose container has the card now.
-
-        Asks the kubelet again only if a device plugin or another driver offers one of the cards.
-        """
-        catalog = self.current()
-        if catalog is None or not self._users:
-            return {}
-        self._read_allocations()
-        users = self._other_users(device.gpu for device in catalog.devices)
-        return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
-
-    def on_awaited_pool(self, reason: str) -> None:
-        """Note why the node's GPUPool is not known, for reason_missing()."""
-        with self._building:
-            self._awaited = reason
-
-    def reason_missing(self) -> str:
-        """Return why there is no catalog yet, for error texts."""
-        with self._building:
-            unread, awaited = self._tracker.visible() is None, self._awaited
-        reason = "GPUs could not be read" if unread else "GPUPool is not known"
-        return f"this node's {reason} yet{f': {awaited}' if awaited and not unread else ''}"
-
-    def wait_changed(
-        self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
-    ) -> Catalog | None:
-        """Wait until the catalog differs from a seen one, but no longer than a time; return it.
-
-        Args:
-            seen: The catalog that the caller knows; None if it knows none.
-            seconds: Longest wait.
-            stopped: Ends the wait when it returns True; called at every change and after
-                wake_waiting().
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
-            return self._current
-
-    def wake_waiting(self) -> None:
-        """Make every thread in wait_changed() call its `stopped` function."""
-        with self._changed:
-            self._changed.notify_all()
 
 
 def _log_change(catalog: Catalog, known: Catalog | None) -> None:
@@ -608,7 +643,7 @@ class Publisher:
         if self._recheck_node.is_set():
             self._recheck_node.clear()
             self._node_uid = self._nodes.uid()
-        wanted = slices.wanted(current.listed, current.node, node_uid=self._node_uid)
+        wanted = slices.wanted(current.devices, current.node, node_uid=self._node_uid)
         self._lease.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()

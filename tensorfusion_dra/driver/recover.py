@@ -37,11 +37,11 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import Devices
+from tensorfusion_dra.core.claims.ports import Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.claim_upkeep import NodeFiles
-from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter

@@ -43,9 +43,9 @@ import structlog
 
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.ports import ClaimSource, Nodes
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports import ClaimSource, Nodes
 from tensorfusion_dra.driver.prepare import Preparer
 
 log = structlog.get_logger()

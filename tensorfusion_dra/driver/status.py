@@ -49,6 +49,7 @@ import structlog
 
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Readiness
+from tensorfusion_dra.core.claims.ports import ClaimStatus
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Unhealthy
@@ -58,7 +59,6 @@ from tensorfusion_dra.core.errors import (
     is_of_one_object,
 )
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.ports import ClaimStatus
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 

@@ -25,11 +25,11 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.claims.ports import CardProcesses, ClaimSource, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import GpuProcess, NodeUse, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.driver.ports import CardProcesses, ClaimSource, Events
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()

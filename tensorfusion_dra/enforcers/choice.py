@@ -21,6 +21,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.device import Enforcement, Node
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.none import NoEnforcer
 
 log = structlog.get_logger()
@@ -29,7 +30,6 @@ CHECK_SECONDS: Final = 60.0
 _FRESH_SECONDS: Final = 5.0
 """Age up to which a sign of life counts at a prepare."""
 _SIMULATED: Final = verdicts.unknown(verdicts.SIMULATED, "simulated GPUs: nothing to enforce")
-_HAMI_CORE_INSTALL: Final = "chart value enforcers.hamiCore.install=true"
 _WHOLE: Final = "claims for whole cards need none"
 
 
@@ -62,18 +62,15 @@ class EnforcerChoice:
         found = self.sign.verdict
         if found.state is not State.NOT_ENFORCED:
             return found
-        follows = consequence(found, is_required=is_required)
+        follows = consequence(self.sign, is_required=is_required)
         return replace(found, text=f"{found.text}: {follows}; {self.remedy}")
 
 
 def remedy(enforcer: Enforcer) -> str:
     """Return what to do about a node without its enforcer; every text about one ends with this."""
-    own = _remedy(enforcer)
-    hint = f"; hami-core needs only a library on each node: {_HAMI_CORE_INSTALL}"
-    return (
-        f"{own}, or choose another enforcer (setting enforcer"
-        f"{'' if _HAMI_CORE_INSTALL in own else hint}); {_WHOLE}"
-    )
+    others = (each for name, each in registered.DECLARED.items() if name != enforcer.name)
+    hints = "".join(f"; {each.alternative}" for each in others if each.alternative)
+    return f"{_remedy(enforcer)}, or choose another enforcer (setting enforcer{hints}); {_WHOLE}"
 
 
 def _remedy(enforcer: Enforcer) -> str:
@@ -88,20 +85,19 @@ def missing_error(enforcer: Enforcer, reason: str) -> str:
     )
 
 
-def refuses(found: Verdict, *, is_required: bool) -> bool:
-    """Return True if parts of cards wait on a node with this verdict; whole cards never do.
+def refuses(sign: Sign, *, is_required: bool) -> bool:
+    """Return True if parts of cards wait on a node with this sign; whole cards never do.
 
     Args:
-        found: A verdict about a node, NotEnforced.
+        sign: Its verdict is NotEnforced.
         is_required: True with require-enforcement.
     """
-    # Files and sockets have to be there at each prepare in any case.
-    return is_required or found.reason not in {verdicts.HYPERVISOR_MISSING, verdicts.NO_ENFORCER}
+    return is_required or not sign.may_be_missing
 
 
-def consequence(found: Verdict, *, is_required: bool) -> str:
-    """Return what a node with this verdict, NotEnforced, does with claims."""
-    if refuses(found, is_required=is_required):
+def consequence(sign: Sign, *, is_required: bool) -> str:
+    """Return what a node with this sign, whose verdict is NotEnforced, does with claims."""
+    if refuses(sign, is_required=is_required):
         return "every claim for a part of a GPU waits"
     return "claims are prepared, but nothing keeps them within their limits"
 
@@ -334,7 +330,7 @@ class EnforcerChooser:
             facts = chosen.facts
             shown = replace(shown, compute=facts.enforces_compute, memory=facts.enforces_memory)
         is_missed = is_absent and self._is_needed and self._wait_seconds > 0
-        if is_missed and refuses(found, is_required=self._is_required):
+        if is_missed and refuses(choice.sign, is_required=self._is_required):
             since, at = self._absent_since = self._absent_since or (self._clock(), self._now())
             is_over = self._clock() >= since + self._wait_seconds
             shown = replace(shown, is_awaited=not is_over, given_up_since=at if is_over else None)

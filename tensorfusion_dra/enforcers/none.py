@@ -6,6 +6,7 @@ and from the limits document. It is also the enforcer of claims without limits, 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
@@ -19,18 +20,26 @@ from tensorfusion_dra.core.claims.enforcer import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.enforcers.declaration import Declaration
+
+DECLARATION: Final = Declaration(
+    name="none",
+    path="none:NoEnforcer",
+    facts=EnforcerFacts(
+        counts_by_pid=False,
+        fixed=frozenset(),
+        mixed=frozenset(),
+        remedy="leave out setting enforcer",
+    ),
+    in_auto=False,
+)
 
 
 class NoEnforcer(Enforcer):
     """No enforcer."""
 
-    name = "none"
-    facts = EnforcerFacts(
-        counts_by_pid=False,
-        fixed=frozenset(),
-        mixed=frozenset(),
-        remedy="leave out setting enforcer",
-    )
+    name = DECLARATION.name
+    facts = DECLARATION.facts
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "NoEnforcer":
@@ -46,4 +55,5 @@ class NoEnforcer(Enforcer):
         return verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY)
 
     def sign(self) -> Sign:
-        return Sign(verdict=verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY))
+        found = verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY)
+        return Sign(verdict=found, may_be_missing=True)

@@ -1,30 +1,63 @@
 """Enforcers by name: the driver's own, and those of installed packages.
 
-The driver's own are registered in the same form as those of other packages, by entry points, so
-that only those that a process uses are imported. Packages are looked for only if a name is none of
-the driver's own, so that a process with one of these pays nothing.
+Of the driver's own, every process imports the declarations, and only those classes that it uses.
+Packages are looked for only if a name is none of the driver's own, so that a process with one of
+these pays nothing.
 """
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, cast
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.claims import isolation
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.enforcers import none
+from tensorfusion_dra.enforcers.declaration import Declaration
+from tensorfusion_dra.enforcers.hami_core.declaration import HAMI_CORE
+from tensorfusion_dra.enforcers.mps.declaration import MPS
+from tensorfusion_dra.enforcers.nvidia.declaration import NVIDIA
+from tensorfusion_dra.enforcers.tensor_fusion.declaration import TENSOR_FUSION
 
-AUTO: Final = "auto"
-"""Value of the setting `enforcer`: the first of the driver's own that is there."""
-_OWN: Final = {
-    name: EntryPoint(name, f"tensorfusion_dra.enforcers.{value}", names.ENFORCERS)
-    for name, value in (
-        ("nvidia", "nvidia:Nvidia"),
-        ("tensor-fusion", "tensor_fusion.enforcer:TensorFusion"),
-        ("hami-core", "hami_core:HamiCore"),
-        ("mps", "mps:Mps"),
-        ("none", "none:NoEnforcer"),
+DECLARED: Final[Mapping[str, Declaration]] = {
+    each.name: each
+    for each in (
+        NVIDIA,
+        TENSOR_FUSION,
+        HAMI_CORE,
+        MPS,
+        none.DECLARATION,
     )
 }
-OWN: Final = tuple(_OWN)
+"""The driver's own, in the order in which `auto` looks for them."""
+OWN: Final = tuple(DECLARED)
+AUTO: Final = "auto"
+"""Value of the setting `enforcer`: IN_AUTO, of which the first that is there is used."""
+IN_AUTO: Final = tuple(name for name, each in DECLARED.items() if each.in_auto)
+SIMULATED: Final = next(name for name, each in DECLARED.items() if each.is_simulated)
+NONE: Final = none.DECLARATION.name
+
+
+def names_with(fact: str) -> Sequence[str]:
+    """Return the names of the driver's own for which a fact is true."""
+    return [name for name, each in DECLARED.items() if getattr(each.facts, fact)]
+
+
+HARD_NEEDS: Final = (
+    f"an enforcer that brings one ({', '.join(names_with('enforces_hard'))}), or "
+    f"{isolation.HARD_NEEDS}"
+)
+"""What isolation hard needs on a node whose enforcer brings no limiter for it."""
+
+
+def facts(name: str) -> EnforcerFacts:
+    """Return the facts of an enforcer; import it only if it is another package's.
+
+    Raises:
+        InputError: There is none, or it cannot be imported.
+    """
+    return DECLARED[name].facts if name in DECLARED else kind(name).facts
 
 
 def kind(name: str) -> type[Enforcer]:
@@ -59,8 +92,8 @@ def entry_point(name: str) -> EntryPoint:
     Raises:
         InputError: There is none.
     """
-    if name in _OWN:
-        return _OWN[name]
+    if own := DECLARED.get(name):
+        return EntryPoint(name, f"{__package__}.{own.path}", names.ENFORCERS)
     found = sorted(
         entry_points(group=names.ENFORCERS), key=lambda each: each.dist.name if each.dist else ""
     )

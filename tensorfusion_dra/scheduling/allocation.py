@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import cel_evaluation, devices
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
@@ -46,8 +47,6 @@ from tensorfusion_dra.scheduling.devices import (
 
 Document = Mapping[str, Any]
 
-_MAX_RESULTS: Final = 32
-"""Maximum number of devices of one claim (AllocationResultsMaxSize)."""
 _MAX_STEPS: Final = 100_000
 NEWEST: Final = 37
 """Minor version of the newest release of Kubernetes whose rules are known here."""
@@ -196,7 +195,7 @@ class _Constraint:
 
 
 class _TooManyResults(Exception):  # noqa: N818
-    """The claim would exceed _MAX_RESULTS; an alternative with fewer devices may fit."""
+    """The claim would exceed MAX_RESULTS; an alternative with fewer devices may fit."""
 
 
 class _Search:
@@ -247,10 +246,10 @@ class _Search:
                 min(self._size(index, wanted) for wanted in alternatives)
                 for alternatives in claim.requests
             )
-            if least > _MAX_RESULTS:
+            if least > resource_claims.MAX_RESULTS:
                 raise SchedulingError(
                     f"claim {claim.text}: number of requested devices {least} exceeds the claim"
-                    f" limit of {_MAX_RESULTS}"
+                    f" limit of {resource_claims.MAX_RESULTS}"
                 )
         return self._picks if self._fill(_Place()) else None
 
@@ -304,7 +303,7 @@ class _Search:
             return False
         if place.number == size:
             return self._fill(_Place(claim=place.claim, request=place.request + 1))
-        if len(self._picks[place.claim]) + size - place.number > _MAX_RESULTS:
+        if len(self._picks[place.claim]) + size - place.number > resource_claims.MAX_RESULTS:
             raise _TooManyResults
         if everything is not None:
             return self._fill_with(place, wanted, everything[place.number])

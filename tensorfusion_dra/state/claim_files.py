@@ -151,9 +151,9 @@ def cdi_specs(folder: Path) -> ClaimFiles:
     return ClaimFiles(folder=folder, what="CDI spec", prefix=names.CDI_FILE_PREFIX, mode=0o644)
 
 
-def limits(folder: Path) -> ClaimFiles:
-    """Return the limits documents in this folder; only this driver may change them."""
-    return ClaimFiles(folder=folder, what="limits", prefix="", mode=0o444)
+def limits(root: Path) -> ClaimFiles:
+    """Return the limits documents below tensor-fusion-root; only this driver may change them."""
+    return ClaimFiles(folder=root / "claims", what="limits", prefix="", mode=0o444)
 
 
 def device_metadata(folder: Path) -> ClaimFiles:

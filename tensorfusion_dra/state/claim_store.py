@@ -61,15 +61,10 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The records after this number of changes; a change makes a new object.
-
-    Attributes:
-        tenants: UIDs of the claims that have a share of a device, by its name.
-    """
+    """The records after this number of changes; a change makes a new object."""
 
     changes: int
     claims: Mapping[str, PreparedClaim]
-    tenants: Mapping[str, frozenset[str]]
     damaged: Mapping[str, Devices]
 
 
@@ -77,13 +72,12 @@ class Transaction:
     """The records, and changes of them that are written at the end of the block.
 
     Attributes:
-        by_uid, tenants, damaged: As in _Known, with the changes so far.
+        by_uid, damaged: As in _Known, with the changes so far.
     """
 
     def __init__(self, known: _Known, rules: LendingRules) -> None:
         self._before, self._rules = known, rules
         self.by_uid: Final = dict(known.claims)
-        self.tenants: Final = dict(known.tenants)
         self.damaged: Final = dict(known.damaged)
         self.read: Final[set[str]] = set()
         self.written: Final[dict[str, None]] = {}  # UIDs, in the order of writing
@@ -104,12 +98,9 @@ class Transaction:
         devices = {share.device for share in claim.shares}
         before = self._taken_out(uid)
         if not claim.sequence:
-            others = frozenset().union(*(self.tenants.get(device, ()) for device in devices))
-            last = max((self.by_uid[other].sequence for other in others), default=0)
+            last = max((other.sequence for other in self._tenants(devices)), default=0)
             claim = replace(claim, sequence=last + 1)
         self.by_uid[uid] = claim
-        for device in devices:
-            self.tenants[device] = self.tenants.get(device, frozenset()) | {uid}
         self.removed.discard(uid)
         self.rebuilt += uid in self._before.damaged
         self._divide(*before, devices)
@@ -142,15 +133,19 @@ class Transaction:
         """Remove a record; return its devices if it was damaged, and those of its shares."""
         claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
-        for device in devices:
-            self.tenants[device] -= {claim_uid}
         return self.damaged.pop(claim_uid, frozenset()), devices
+
+    def _tenants(self, devices: Devices) -> list[PreparedClaim]:
+        """Return the claims that have a share of one of the devices."""
+        return [
+            claim
+            for claim in self.by_uid.values()
+            if any(lending.includes(devices, share.device) for share in claim.shares)
+        ]
 
     def _divide(self, *several: Devices) -> None:
         devices = lending.united(several)
-        each = self.tenants.keys() if devices is None else devices
-        found = frozenset().union(*(self.tenants.get(device, ()) for device in each))
-        concerned = [self.by_uid[uid] for uid in sorted(found)]
+        concerned = self._tenants(devices)
         divided = lending.divided(concerned, self._rules, devices, self.damaged.values())
         for old, new in zip(concerned, divided, strict=True):
             self.by_uid[new.ref.uid] = new
@@ -300,17 +295,10 @@ class ClaimStore:
         for uid in sorted(others - found.claims.keys() - damaged.keys()):
             if (devices := self._devices_of(uid)) is not None:
                 damaged[uid] = devices
-        claims = lending.divided(
-            list(found.claims.values()), self._rules, damaged=damaged.values(), is_read=True
-        )
-        tenants: dict[str, frozenset[str]] = {}
-        for claim in claims:
-            for share in claim.shares:
-                tenants[share.device] = tenants.get(share.device, frozenset()) | {claim.ref.uid}
+        claims = lending.divided(list(found.claims.values()), self._rules, damaged=damaged.values())
         known = _Known(
             changes=self._lock.changes(),
             claims={claim.ref.uid: claim for claim in claims},
-            tenants=tenants,
             damaged=damaged,
         )
         return known, found
@@ -322,7 +310,6 @@ class ClaimStore:
             known = _Known(
                 changes=self._lock.count_change(),
                 claims=step.by_uid,
-                tenants=step.tenants,
                 damaged=step.damaged,
             )
             try:

@@ -22,13 +22,14 @@ from tensorfusion_dra.core.admission import (
     quota,
 )
 from tensorfusion_dra.core.admission.cards import Cards
+from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
-from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequest
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -36,8 +37,8 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports import Objects
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
+from tensorfusion_dra.enforcers import registered
 
 Item = Mapping[str, Any]
 
@@ -57,12 +58,18 @@ class CardReader(Protocol):
         ...
 
     def selected(
-        self, key: Hashable, select: Callable[[Item], Item], *, wait_seconds: float
+        self,
+        key: Hashable,
+        select: Callable[[Item], Item],
+        *,
+        namespace: str,
+        wait_seconds: float,
     ) -> Cards:
         """Return the cards of all slices, each as the function returns it, of the last half minute.
 
         Args:
             key: Functions with the same key select the same.
+            namespace: Of who asks; one that asks for many at a time waits for its own.
 
         Raises:
             RetryableError: The API server answered with an error, or they are not known in a short
@@ -130,7 +137,7 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
     shared: Mapping[str, object] = {}
     for template in templates:
         if _name(template) == spec.get("schedulingConfigTemplate"):
-            shared = as_map(as_map(template.get("spec")).get("dra"))
+            shared = map_at(template, "spec", "dra")
     enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
     template_name = "resourceClaimTemplateName"
     return PodPool(
@@ -229,37 +236,32 @@ class AdmissionRules:
                     wanted = pod_request.parse({**annotations, **added})
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
+            hard_needs = "" if takes_hard else registered.HARD_NEEDS
             errors = [*wanted.errors, *(() if wanted.has_amounts else pod_findings.mixed(pod))]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
-            for annotation, selector in (
-                (names.ANNOTATION_CEL_EXPRESSION, wanted.expression),
-                (names.ANNOTATION_CEL_FILTER, wanted.selector),
-            ):
-                if selector:
-                    # The CEL library takes 20 MB of memory.
-                    from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+            for annotation, selector in wanted.selectors.items():
+                # The CEL library takes 20 MB of memory.
+                from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                    if text := cel_evaluation.refusal(user_guide.translate(selector)):
-                        where = pod_request.path_of(annotation)
-                        errors.append(FieldError(where, Reason.INVALID, text))
-            errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
+                if text := cel_evaluation.refusal(user_guide.translate(selector)):
+                    where = pod_request.path_of(annotation)
+                    errors.append(FieldError(where, Reason.INVALID, text))
+            errors += pod_admission.errors(pod, wanted, containers, hard_needs=hard_needs)
             if errors:
                 return Decision(errors=errors)
-            several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+            several = self._of_containers(asked, wanted, found.name)
             priority = pod_admission.priority_class(pod, wanted)
             if priority and not self.has_priority_class(priority, wait_seconds):
                 priority = ""
         except RetryableError as error:
             return review.unavailable(error)
-        except InputError as error:
-            where = pod_request.path_of(
-                names.ANNOTATION_VRAM_PERCENT_REQUEST
-                if wanted.vram_percent
-                else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
-            )
-            return _refused(where, error)
+        except AnnotationError as error:
+            annotation, text = error.annotation, error.text
+            if wanted.of_containers and annotation not in wanted.selectors:
+                annotation, text = names.ANNOTATION_CONTAINER_SHARES, str(error)
+            return _refused(pod_request.path_of(annotation), text)
         # The amounts of several models are only in the claim, not in the pod's annotations.
         is_one = len(wanted.models or several[0]) == 1 and not wanted.of_containers
         wanted = several[0][0] if is_one else wanted
@@ -291,7 +293,11 @@ class AdmissionRules:
         Args:
             several: The request of each container with a share of its own, or of the pod.
         """
-        warnings = [pod_admission.OF_CONTAINERS] if len(several) > 1 else []
+        warnings = (
+            [pod_admission.of_containers(registered.names_with("equal_only"))]
+            if len(several) > 1
+            else []
+        )
         known, cards = self.templates_lately(), None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
@@ -341,29 +347,11 @@ class AdmissionRules:
             of_pod = self._of_pod(asked) if claim_admission.is_labelled(asked.document) else PASSED
             if of_pod.errors:
                 return of_pod
-            found = self._of_classes(asked, of_pod.changed or asked.document) or of_pod
+            classes = parsed_classes(self.classes)
+            found = self._of_classes(asked, of_pod.changed or asked.document, classes) or of_pod
         except RetryableError as error:
             return review.unavailable(error)
-        return self._checked_limits(asked, found)
-
-    def _checked_limits(self, asked: Review, decision: Decision) -> Decision:
-        """Return the decision on a new claim or template, or the refusal of its limits.
-
-        No node prepares a claim with a limit, of its own or of its classes, below the request.
-        """
-        if decision.errors:
-            return decision
-        claim, path = decision.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
-        if asked.kind != "ResourceClaim":
-            claim = as_map(claim.get("spec"))
-        try:
-            claim = class_admission.spelled_out(claim, parsed_classes(self.classes))
-            errors = [*claim_admission.below_request(claim, ".".join((*path[:-1], "requests")))]
-        except RetryableError:
-            return decision  # the classes are not known yet; the node compares the limits again
-        except DriverError as error:
-            return _refused("", str(error))
-        return Decision(errors=errors) if errors else decision
+        return _checked_limits(asked, found, classes)
 
     def _of_pod(self, asked: Review) -> Decision:
         try:
@@ -381,19 +369,21 @@ class AdmissionRules:
         except InputError as error:
             return _refused("", f"pod {ref}: {error}")
 
-    def _of_classes(self, asked: Review, claim: Item) -> Decision | None:
+    def _of_classes(self, asked: Review, claim: Item, classes: Classes) -> Decision | None:
         """Return a decision on a claim that its classes change or refuse; None for another one.
 
         Raises:
             RetryableError: A class, or what is read for it, is not known at present.
         """
         named = {str(each.get("deviceClassName")) for each in resource_claims.requests(claim)}
-        classes, wait_seconds = parsed_classes(self.classes), asked.wait_seconds
+        wait_seconds = asked.wait_seconds
         if missing := sorted(named - classes.keys() - {names.DEVICE_CLASS}):
             # A class is seen here a moment after its creation. The claim would take whole cards.
             raise RetryableError(
                 f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
             )
+        if not any(each.requests for each in map(classes.get, named) if each):
+            return None
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
@@ -428,12 +418,15 @@ class AdmissionRules:
         """Refuse an object whose opaque parameters for this driver are invalid."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
+        hard_needs = "" if self.enforces_hard else registered.HARD_NEEDS
         errors = claim_admission.errors(
-            asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+            asked.kind, asked.document, asked.old, hard_needs=hard_needs
         )
         decision = Decision(errors=tuple(errors))
-        is_new_claim = asked.is_creation and asked.kind != claim_admission.CLASS
-        return self._checked_limits(asked, decision) if is_new_claim else decision
+        if asked.is_creation and asked.kind != claim_admission.CLASS:
+            with suppress(RetryableError):  # not known yet; the node compares the limits again
+                return _checked_limits(asked, decision, parsed_classes(self.classes))
+        return decision
 
     def _filled(self, asked: Review, pod: Item, ref: PodRef) -> Decision:
         """Return a decision that fills the claim with its pod's request.
@@ -442,7 +435,7 @@ class AdmissionRules:
             InputError: The pod's annotations, its pool or the claim are invalid.
             RetryableError: The pools or the slices are not known at present.
         """
-        annotations, wait_seconds = review.annotations_of(pod), asked.wait_seconds
+        annotations = review.annotations_of(pod)
         if not pod_request.requests_gpu(annotations):
             return PASSED
         wanted = pod_request.parse(annotations)
@@ -454,9 +447,9 @@ class AdmissionRules:
         virtual = self.virtual
         if found.document is not None:
             virtual = gpupool.parse(found.document).oversubscription is not None
-        several = self._of_containers(wanted, found.name, wait_seconds=wait_seconds)
+        several = self._of_containers(asked, wanted, found.name)
         with_kinds = several
-        if any(each.amounts() for choices in several for each in choices):
+        if any(not each.whole and (each.tflops or each.vram) for of in several for each in of):
             cards = self.slices.current()
             with_kinds = [
                 pod_request.by_kind(each, cards, pool=found.name, virtual=virtual)
@@ -464,7 +457,10 @@ class AdmissionRules:
             ]
         if wanted.of_containers:
             filled = claim_admission.filled_by_container(
-                asked.document, with_kinds, pool=found.name
+                asked.document,
+                with_kinds,
+                pool=found.name,
+                equal_only=registered.names_with("equal_only"),
             )
         else:
             filled = claim_admission.filled(asked.document, with_kinds[0], pool=found.name)
@@ -501,7 +497,7 @@ class AdmissionRules:
         return found
 
     def _of_containers(
-        self, wanted: PodRequest, pool: str, *, wait_seconds: float
+        self, asked: Review, wanted: PodRequest, pool: str
     ) -> Sequence[Sequence[PodRequest]]:
         """Return the alternatives of each container with a share of its own, or of the pod.
 
@@ -509,23 +505,27 @@ class AdmissionRules:
         a selector is the whole pod's.
 
         Raises:
-            InputError: The cards that the pod can get differ, or there is none.
+            AnnotationError: The cards that the pod can get differ, or there is none; or a selector
+                takes too long.
             RetryableError: The slices are not known at present.
         """
         several, cards = wanted.of_containers or (wanted,), Cards()
-        if any(each.has_percentages for each in several):
-            cards = self.slices.current()
-            if expressions := list(filter(None, (wanted.expression, wanted.selector))):
+        if any(each.percentages for each in several):
+            cards, selections = self.slices.current(), []
+            for annotation, selector in wanted.selectors.items():
                 from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-                selections = [
-                    cel_evaluation.selecting(user_guide.translate(each), count=cards.number())
-                    for each in expressions
-                ]
+                text, count = user_guide.translate(selector), cards.number()
+                try:
+                    selections.append(cel_evaluation.selecting(text, count=count))
+                except InputError as error:
+                    raise AnnotationError(annotation, str(error)) from error
+            if selections:
                 cards = self.slices.selected(
-                    tuple(expressions),
+                    tuple(wanted.selectors.values()),
                     lambda item: reduce(lambda found, select: select(found), selections, item),
-                    wait_seconds=wait_seconds,
+                    namespace=asked.namespace,
+                    wait_seconds=asked.wait_seconds,
                 )
         return [pod_request.alternatives(each, cards, pool=pool) for each in several]
 
@@ -545,6 +545,24 @@ def parsed_classes(classes: Objects) -> dict[str, ShareParameters | None]:
         with suppress(ParameterError):
             found[_name(each)] = class_admission.of_class(each)
     return found
+
+
+def _checked_limits(asked: Review, decision: Decision, classes: Classes) -> Decision:
+    """Return the decision on a new claim or template, or the refusal of its limits.
+
+    No node prepares a claim with a limit, of its own or of its classes, below the request.
+    """
+    if decision.errors:
+        return decision
+    claim, path = decision.changed or asked.document, claim_admission.CONFIG_PATHS[asked.kind]
+    if asked.kind != "ResourceClaim":
+        claim = as_map(claim.get("spec"))
+    where = ".".join((*path[:-1], "requests"))
+    try:
+        errors = [*claim_admission.below_request(claim, where, classes)]
+    except DriverError as error:
+        return _refused("", str(error))
+    return Decision(errors=errors) if errors else decision
 
 
 def of_namespace(objects: Iterable[Item], namespace: str) -> list[Item]:

@@ -13,25 +13,24 @@ A claim is refused if something cannot be read or reserved in the time of the re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from tensorfusion_dra.core.admission import (
     claim_admission,
-    class_admission,
     quota,
     reservations,
 )
+from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.admission.reservations import Reservation
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision, Review
-from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.webhook.admission import of_namespace, parsed_classes
 
 Item = Mapping[str, Any]
@@ -136,21 +135,9 @@ class QuotaAdmission:
             if not self._has_quota(asked.namespace, ends):
                 return PASSED
             classes = parsed_classes(self._classes)
-            document, old = (
-                class_admission.spelled_out(each, classes) for each in (asked.document, asked.old)
-            )
-            if not quota.shares(document):
+            if not quota.counted(asked.document, classes):
                 return PASSED
-            asked = replace(asked, document={**document}, old={**old} if asked.old else {})
-
-            def charged(claim: Item) -> Item:
-                """Return name and charges of a claim, which are all that is kept of it."""
-                return {
-                    **{key: claim["metadata"].get(key, "") for key in ("name", "uid")},
-                    "charged": quota.counted(class_admission.spelled_out(claim, classes)),
-                }
-
-            errors = self._refusals(asked, charged, ends)
+            errors = self._refusals(asked, classes, ends)
         except RetryableError as error:
             return review.unavailable(error)
         except DriverError as error:
@@ -179,12 +166,20 @@ class QuotaAdmission:
             return False
         return self._pods.find(owner, wait_seconds=_left(ends)) is not None
 
-    def _refusals(self, asked: Review, charged: Projection, ends: float) -> Sequence[str]:
+    def _refusals(self, asked: Review, classes: Classes, ends: float) -> Sequence[str]:
         """Return why quotas refuse the claim; if none does, reserve what it will have.
 
         Raises:
             DriverError: Something cannot be read or written.
         """
+
+        def charged(claim: Item) -> Item:
+            """Return whose claim it is, and what it is charged: all that is kept of it."""
+            return {
+                **{key: claim["metadata"].get(key, "") for key in ("name", "uid")},
+                "charged": quota.counted(claim, classes),
+            }
+
         is_trusted = self._trusts_clients or self._has_pod(asked, ends)
         with self._alone(asked.namespace, ends):
             while True:
@@ -196,11 +191,13 @@ class QuotaAdmission:
                 )
                 trusted = {uid: each for uid, each in others.items() if each.is_trusted}
                 counted = trusted if is_trusted else others
-                errors = self._compared(asked, quotas, stored, counted, names_others=is_trusted)
+                compared = partial(self._compared, asked, classes, quotas)
+                errors = compared(stored, counted, names_others=is_trusted)
                 if errors or asked.dry_run or not quotas:
                     return errors
+                amounts = quota.counted(asked.document, classes)
                 new = reservations.of_claim(
-                    asked.document, before, is_trusted=is_trusted, now=self._clock()
+                    asked.document, amounts, before, is_trusted=is_trusted, now=self._clock()
                 )
                 if not is_trusted:  # the claim has to be stored within STRANGER_SECONDS
                     ends = min(ends, time.monotonic() + _STRANGER_WRITE_SECONDS)
@@ -208,12 +205,12 @@ class QuotaAdmission:
                     break
         now = self._clock()
         recent = {uid: each for uid, each in others.items() if each.keeps_waiting(now)}
-        if not self._compared(asked, quotas, stored, recent, names_others=True):
+        if not compared(stored, recent, names_others=True):
             return ()
         # A claim of somebody, perhaps a stranger, is in the way. If it is one, it is stored by now.
         self._sleep(min(reservations.STRANGER_SECONDS, _left(ends)))
         stored = self._claims.of_namespace(asked.namespace, charged, wait_seconds=_left(ends))
-        errors = self._compared(asked, quotas, stored, trusted, names_others=True)
+        errors = compared(stored, trusted, names_others=True)
         if errors:
             self._withdraw(asked, ends)
         return errors
@@ -221,6 +218,7 @@ class QuotaAdmission:
     def _compared(
         self,
         asked: Review,
+        classes: Classes,
         quotas: Sequence[Item],
         stored: Sequence[Item],
         reserved: Mapping[str, Reservation],
@@ -245,7 +243,12 @@ class QuotaAdmission:
             text
             for each in quotas
             for text in quota.refusals(
-                each, asked.document, by_name, asked.old, names_others=names_others
+                each,
+                asked.document,
+                by_name,
+                asked.old,
+                classes=classes,
+                names_others=names_others,
             )
         ]
 

@@ -17,8 +17,8 @@ from tensorfusion_dra.app.memory_limits import LimitsServer
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.enforcers import nvidia
-from tensorfusion_dra.enforcers.nvidia import FOLDER, SOCKET, LimitsClient
+from tensorfusion_dra.enforcers.nvidia import enforcer as nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import FOLDER, SOCKET, LimitsClient
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.support import helm
 

@@ -1,6 +1,7 @@
 """Rules for the code's structure: what core may import, and empty package files."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.enforcers import registered
+from tests.support import installation
 from tests.support.sources import PACKAGE, ROOT, files, imported, nodes
 
 OUTSIDE: Final = {
@@ -65,42 +67,100 @@ def test_package_init_files_are_empty() -> None:
     assert [each for each in files() if each.name == "__init__.py" and each.stat().st_size] == []
 
 
-ENFORCER_MODULES: Final = {"hami_core", "mps", "none", "nvidia", "tensor_fusion"}
 ENFORCER_CLASSES: Final = {"HamiCore", "Mps", "NoEnforcer", "Nvidia", "TensorFusion"}
 ENFORCER_NAMES: Final = {*registered.OWN} - {"none"}  # which means other things as well
-KNOWN_OUTSIDE: Final = {
-    "app/memory_limits.py": "the process behind enforcer nvidia",
-    "discovery/nvml/memory_limits.py": "what that process does with NVML",
-    "app/shared/node_settings.py": "the settings of each enforcer",
-    "discovery/host.py": "a folder of NVIDIA's driver container",
-    "discovery/nvml/nvml_discovery.py": "a module of Linux",
-    "core/admission/dialects.py": "mps is a value of another system's annotation",
-    "app/simulate/cluster.py": "folders of a simulated node",
+ENFORCER_WORDS: Final = {
+    *ENFORCER_NAMES,
+    *(name.replace("-", "_") for name in ENFORCER_NAMES),
+    *("HAMi-core", "hamiCore", "MPS", "hypervisor", "Hypervisor"),
 }
-"""Files outside of `enforcers` that may name one, and why."""
+"""What users and programs call single enforcers. NVIDIA in capitals is the maker of the cards."""
+# A word may go on in lower case (hypervisor_address); a name of something else has more around it:
+# nvidia.com/gpu, tensor-fusion.ai/uuid, /run/nvidia.
+ENFORCER_WORD: Final = re.compile(
+    rf"(?<![\w./:@$-])({'|'.join(sorted(ENFORCER_WORDS, reverse=True))})(?![./:@-]*[a-zA-Z0-9/@])"
+    r"|\b(?<![./-])(hypervisor|Hypervisor)(?=[_A-Z])"
+)
+KNOWN_OUTSIDE: Final = {
+    "tensorfusion_dra/app/memory_limits.py": ("nvidia nvidia.enforcer", "the process behind it"),
+    "tensorfusion_dra/app/simulate/cluster.py": ("tensor-fusion mps", "a simulated node's folders"),
+    "tensorfusion_dra/core/admission/dialects.py": ("mps", "another system's annotation"),
+    "tensorfusion_dra/discovery/host.py": ("nvidia", "a folder of NVIDIA's driver container"),
+    "tensorfusion_dra/discovery/models.py": ("nvidia", "a word in product names of cards"),
+    "tensorfusion_dra/discovery/nvml/nvml_discovery.py": ("nvidia", "a module of Linux"),
+    "tensorfusion_dra/discovery/nvml/processes.py": ("MPS", "a list of NVML"),
+    "tensorfusion_dra/scheduling/cel_evaluation.py": ("tensor_fusion", "a name of protobuf"),
+    "daemonset/chart/Chart.yaml": ("nvidia", "keywords of the chart"),
+    "daemonset/chart/values.yaml": ("nvidia hamiCore mps", "the values that install enforcers"),
+    "daemonset/chart/templates/NOTES.txt": (
+        "nvidia tensor-fusion HAMi-core MPS",
+        "which of the values to choose",
+    ),
+    "daemonset/chart/templates/daemonset.yaml": ("tensor-fusion", "volume of the driver's files"),
+    "daemonset/chart/templates/_memory-limits.tpl": ("tensor-fusion", "the same volume"),
+    "daemonset/chart/templates/hami-core.yaml": ("hami-core", "installs it"),
+    "daemonset/chart/templates/mps.yaml": ("mps MPS", "installs it"),
+}
+"""Words for enforcers in files outside of `enforcers`, and why. None of them chooses by a name."""
 
 
-def enforcers_named(path: Path) -> Iterator[str]:
-    """Yield the modules, classes and names of single enforcers in a file."""
-    for module in imported(path):
-        if module.removeprefix("tensorfusion_dra.enforcers.").partition(".")[0] in ENFORCER_MODULES:
-            yield module
-    for node in nodes(path):
-        if isinstance(node, ast.Constant) and node.value in ENFORCER_NAMES:
-            yield str(node.value)
-        elif isinstance(node, ast.Name) and node.id in ENFORCER_CLASSES:
-            yield node.id
+def texts(path: Path) -> Iterator[str]:
+    """Yield what a file says to users and programs: no docstrings, no comments."""
+    if path.suffix != ".py":
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield re.sub(r"\.Values\.nvidia\b|(^|\s)#.*|//.*|\{\{-? ?/\*.*?\*/.*", "", line)
+        return
+    everything = list(nodes(path))
+    prose = {id(node.value) for node in everything if isinstance(node, ast.Expr)}
+    for node in everything:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
+def enforcers_named(path: Path) -> set[str]:
+    """Return the words for single enforcers in a file, and the modules and classes of them."""
+    found = {match[0] for text in texts(path) for match in ENFORCER_WORD.finditer(text)}
+    if path.suffix == ".py":
+        modules = {each.replace("-", "_") for each in registered.OWN}
+        prefix = "tensorfusion_dra.enforcers."
+        own = {each.removeprefix(prefix) for each in imported(path) if each.startswith(prefix)}
+        found |= {each for each in own if each.partition(".")[0] in modules}
+        found |= {
+            node.id
+            for node in nodes(path)
+            if isinstance(node, ast.Name) and node.id in ENFORCER_CLASSES
+        }
+    return found
 
 
 def test_single_enforcers_are_known_only_in_their_folder() -> None:
+    chart = ROOT / "daemonset" / "chart"
+    product = (each for each in files() if PACKAGE / "enforcers" not in each.parents)
+    html = PACKAGE.rglob("*.html")
+    templates = (each for each in chart.rglob("*") if each.suffix in {".tpl", ".yaml", ".txt"})
     named = {
-        str(path.relative_to(PACKAGE)): found
-        for path in files()
-        if PACKAGE / "enforcers" not in path.parents and (found := {*enforcers_named(path)})
+        str(path.relative_to(ROOT)): found
+        for path in (*product, *html, *templates)
+        if path != chart / installation.DECLARED.name and (found := enforcers_named(path))
     }
 
-    assert {path: found for path, found in named.items() if path not in KNOWN_OUTSIDE} == {}
-    assert KNOWN_OUTSIDE.keys() <= named.keys()
+    assert named == {path: {*words.split()} for path, (words, _) in KNOWN_OUTSIDE.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("enforcer hami-core or mps, which", ["hami-core", "mps"]),
+        ('.orValue("") in ["hami-core"]', ["hami-core"]),
+        ("nvidia,tensor-fusion", ["nvidia", "tensor-fusion"]),
+        ("hypervisor_address", ["hypervisor"]),
+        ("HypervisorMissing", ["Hypervisor"]),
+        ("the MPS daemon.", ["MPS"]),
+        ("nvidia.com/gpu tensor-fusion.ai/uuid /run/nvidia/mps NVIDIA tensor-fusion-gpu-claim", []),
+    ],
+)
+def test_words_for_enforcers_are_found_within_texts(text: str, found: list[str]) -> None:
+    assert [match[0] for match in ENFORCER_WORD.finditer(text)] == found
 
 
 COLLECTION_READERS: Final = {
@@ -131,7 +191,7 @@ JSON_PARSERS: Final = {
     "state/claim_files.py": "files of this driver",
     "state/saved_state.py": "files of this driver",
     "state/claim_records.py": "files of this driver",
-    "enforcers/nvidia.py": "a pipe between processes of this driver",
+    "enforcers/nvidia/enforcer.py": "a pipe between processes of this driver",
     "app/memory_limits.py": "a pipe between processes of this driver",
     "discovery/host.py": "files of the node's administrator",
     "app/doctor/node.py": "files of the node's administrator",

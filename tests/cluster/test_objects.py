@@ -321,10 +321,12 @@ class SlowSelection:
         return item
 
 
-def selected(published: PublishedCards, key: str, select: Select) -> int | None:
+def selected(
+    published: PublishedCards, key: str, select: Select, namespace: str = ""
+) -> int | None:
     """Return the number of nodes whose cards are selected; None if they are not known yet."""
     try:
-        found = published.selected(key, select, wait_seconds=0.1)
+        found = published.selected(key, select, namespace=namespace or key, wait_seconds=0.1)
     except RetryableError:
         return None
     return sum(count for count, _ in found.nodes.values())
@@ -375,7 +377,7 @@ def test_selections_that_wait_are_bounded_and_end_with_the_process(api: Api) -> 
         keys = [f"key-{number}" for number in range(20)]
         assert [selected(published, key, slow) for key in keys] == [None] * 20
         with pytest.raises(RetryableError, match="many selectors"):
-            published.selected("further", slow, wait_seconds=60.0)
+            published.selected("further", slow, namespace="another", wait_seconds=60.0)
         published.stop()
         slow.go_on.set()
         assert eventually(lambda: not selecting())
@@ -383,10 +385,24 @@ def test_selections_that_wait_are_bounded_and_end_with_the_process(api: Api) -> 
     assert slow.count <= 1
 
 
+def test_selections_of_one_namespace_leave_room_for_others(api: Api) -> None:
+    published, slow = PublishedCards(api), SlowSelection()
+    api.call("POST", SLICES_PATH, body=slice_document("a", node="node-a"))
+    with closing_selections(published):
+        for number in range(20):
+            assert selected(published, f"key-{number}", slow, "team-a") is None
+        assert selected(published, "other", lambda item: item, "team-b") is None
+        slow.go_on.set()
+
+        assert eventually(lambda: selected(published, "other", lambda item: item, "team-b") == 1)
+        assert selected(published, "key-1", slow, "team-a") == 1
+        assert slow.count == 2
+
+
 def refusal(published: PublishedCards) -> str:
     """Return why there is no selection of all cards; "" if there is one."""
     try:
-        published.selected("all", lambda item: item, wait_seconds=0.1)
+        published.selected("all", lambda item: item, namespace="a", wait_seconds=0.1)
     except RetryableError as error:
         return str(error)
     return ""

@@ -64,5 +64,5 @@ def test_any_text_becomes_one_printable_line(text: str) -> None:
 @pytest.mark.parametrize("kind", [ClaimError, FatalError, InputError, RetryableError])
 def test_text_of_every_error_is_printable(kind: type[ClaimError]) -> None:
     assert str(kind(f"field {HOSTILE}: found 1")) == f"field {SHOWN}: found 1"
-    of_field = field_errors.forbidden(f"spec.{HOSTILE}", "expected no such field")
-    assert str(of_field) == f"spec.{SHOWN}: Forbidden: expected no such field"
+    of_field = field_errors.invalid(f"spec.{HOSTILE}", "", "expected no such field")
+    assert str(of_field) == f'spec.{SHOWN}: Invalid value: "": expected no such field'

@@ -54,6 +54,12 @@ def check_object(text: str) -> None:
         kubernetes_schemas.check(document, version)
 
 
+def test_the_chart_knows_what_the_driver_declares() -> None:
+    found = installation.DECLARED.read_text(encoding="utf-8")
+
+    assert found == installation.declared(), "run `make manifests`"
+
+
 @pytest.mark.parametrize("name", installation.NAMES)
 def test_static_manifests_are_rendered_from_the_chart(name: str) -> None:
     found = (installation.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")

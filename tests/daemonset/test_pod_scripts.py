@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.state import unix_sockets
 from tests.daemonset import mps_stand_in, scripts
 from tests.daemonset.scripts import Container, container, variables

@@ -33,7 +33,7 @@ from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.providers import ProviderKind, Providers
-from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.publish import Catalog, CatalogBuilder, OtherUsersReader, ReadingLoop
 from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.scheduling import allocation
@@ -125,7 +125,7 @@ class Node:
             records=SavedState(folder, CARDS), claims=self.claims, clock=self.now
         )
         wakeup = Wakeup()
-        self.catalog = DeviceCatalog(
+        self.builder = CatalogBuilder(
             self,
             node,
             host=self,
@@ -135,10 +135,12 @@ class Node:
                 wake=wakeup.wake,
             ),
             tracker=self.tracker,
-            events=self.events,
-            poll_seconds=FOREVER,
-            wakeup=wakeup,
             on_change=self._changed,
+            read_soon=wakeup.wake,
+        )
+        self.catalog = self.builder.catalog
+        self.loop = ReadingLoop(
+            self.builder, poll_seconds=FOREVER, wakeup=wakeup, events=self.events
         )
 
     def _changed(self) -> None:
@@ -185,12 +187,12 @@ class Node:
     def reasons_after(self, seconds: float) -> dict[str, str]:
         """Read the cards again after this time."""
         self.seconds += seconds
-        self.catalog.refresh()
+        self.builder.refresh()
         return self.reasons()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        with running(self.catalog.run, stop=self.catalog.stop):
+        with running(self.loop.run, stop=self.loop.stop):
             assert eventually(lambda: self.changes == 1)
             yield
         assert self.events.is_stopped
@@ -205,16 +207,16 @@ def fresh(tmp_path: Path) -> Node:
 @pytest.fixture
 def node(fresh: Node) -> Node:
     """A node whose cards were read once."""
-    fresh.catalog.refresh()
+    fresh.builder.refresh()
     return fresh
 
 
 def test_repeated_error_is_recorded_and_logged_once(node: Node) -> None:
     with capture_logs() as logs:
-        node.catalog.on_event(xid(79))
+        node.builder.on_event(xid(79))
         recorded = (node.folder / CARDS).stat()
         for _ in range(4):
-            node.catalog.on_event(xid(79))
+            node.builder.on_event(xid(79))
 
     assert [line["event"] for line in logs].count("card_event") == 1
     assert (node.folder / CARDS).stat().st_ino == recorded.st_ino
@@ -227,7 +229,7 @@ def test_repeated_error_is_recorded_and_logged_once(node: Node) -> None:
 )
 def test_event_that_affects_no_known_card_changes_nothing(node: Node, event: CardEvent) -> None:
     assert not node.tracker.on_event(event)
-    node.catalog.on_event(event)
+    node.builder.on_event(event)
 
     assert (node.reasons(), node.changes) == ({}, 1)
 
@@ -246,7 +248,7 @@ def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver(
     with capture_logs() as logs:
         for error in errors:
             after.error = error
-            after.catalog.read()
+            after.loop.read()
             seen.append(after.visible())
 
     assert seen == [(), (A, B)]
@@ -256,7 +258,7 @@ def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver(
 
 def test_locked_ledger_hides_no_card(node: Node) -> None:
     node.claimed, node.cards = DEVICES[0], (B,)
-    node.catalog.refresh()
+    node.builder.refresh()
     assert node.visible() == (A, B)
 
     node.claimed = "?"
@@ -268,10 +270,10 @@ def test_record_that_cannot_be_written_affects_nothing_else(tmp_path: Path) -> N
     node = Node(tmp_path / "state")
     node.folder.touch()
     with capture_logs() as logs:
-        node.catalog.refresh()
+        node.builder.refresh()
     node.folder.unlink()
 
-    node.catalog.refresh()
+    node.builder.refresh()
 
     assert [line["event"] for line in logs].count("card_record_write_failed") == 1
     assert (node.folder / CARDS).exists()
@@ -281,7 +283,7 @@ def test_unusable_record_is_ignored_with_a_log_line(tmp_path: Path) -> None:
     (tmp_path / CARDS).write_text('{"version": 9}')
     with capture_logs() as logs:
         node = Node(tmp_path)
-    node.catalog.refresh()
+    node.builder.refresh()
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert node.visible() == (A, B)
@@ -306,9 +308,9 @@ def test_disk_expands_memory_by_its_last_known_size(
     node = Node(tmp_path, node=to_disk, disk_gib=before_gib)
 
     with capture_logs() as logs:
-        node.catalog.refresh()
+        node.builder.refresh()
         node.disk_gib = now_gib
-        node.catalog.refresh()
+        node.builder.refresh()
 
     (device, _) = node.current().devices
     assert device.capacity["virtual_vram"].as_api()["value"] == virtual_vram
@@ -328,7 +330,7 @@ def scheduled(setup: Setup, name: str, **amounts: str) -> ClaimRef:
     """
     catalog = setup.catalog.current()
     assert catalog is not None
-    plan = slices.plan(slices.wanted(catalog.listed, catalog.node, node_uid="uid"), [])
+    plan = slices.plan(slices.wanted(catalog.devices, catalog.node, node_uid="uid"), [])
     claim = stored_claim(name)
     request = {"deviceClassName": "tensor-fusion.ai", "capacity": {"requests": amounts}}
     claim["spec"]["devices"]["requests"] = [{"name": "gpu", "exactly": request}]
@@ -354,12 +356,12 @@ def test_card_keeps_its_kind_of_amounts_until_its_last_share_ends(
     """The scheduler adds up each capacity by itself, so it would take the card for empty."""
 
     def use(node: NodeFacts) -> None:
-        catalog = DeviceCatalog(setup.discovery, node, records=setup.store.claims)
-        catalog.refresh()
-        setup.use(catalog=catalog)
+        cards = CatalogBuilder(setup.discovery, node, records=setup.store.claims)
+        cards.refresh()
+        setup.use(cards=cards)
 
     def kinds() -> list[bool]:
-        setup.catalog.refresh()
+        setup.cards.refresh()
         catalog = setup.catalog.current()
         assert catalog is not None
         return ["virtual_vram" in device.capacity for device in catalog.devices]
@@ -383,7 +385,7 @@ def test_card_keeps_its_kind_of_amounts_until_its_last_share_ends(
 
 def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again(fresh: Node) -> None:
     with fresh.running():
-        fresh.catalog.on_event(xid(79))
+        fresh.builder.on_event(xid(79))
 
         assert fresh.changes == 2
         assert list(fresh.reasons()) == DEVICES[:1]
@@ -397,7 +399,7 @@ def test_many_reports_cause_one_reading_per_shortest_interval(
     monkeypatch.setattr(publish, "_MIN_READING_SECONDS", FOREVER)
     with fresh.running():
         for _ in range(10_000):
-            fresh.catalog.on_event(xid(13))
+            fresh.builder.on_event(xid(13))
 
         assert (fresh.reads, fresh.changes) == (1, 1)
 
@@ -406,7 +408,7 @@ def test_replaced_driver_ends_the_loop(fresh: Node) -> None:
     fresh.error = FatalError("replaced")
 
     with pytest.raises(FatalError, match="replaced"):
-        fresh.catalog.run()
+        fresh.loop.run()
 
 
 def test_problem_of_a_health_source_makes_its_card_unhealthy_with_a_taint(node: Node) -> None:
@@ -472,14 +474,16 @@ class Beside(Setup):
         self.answer: KubeletDevices | None = KubeletDevices()
         self.asked, self.changes = 0, 0
         self.wakeup = Wakeup()
+        others = OtherUsersReader(self.allocations)
         self.use(
-            catalog=DeviceCatalog(
+            other_users=others,
+            cards=CatalogBuilder(
                 FixedDiscovery(simulated_inventory()),
                 NODE,
-                allocations=self.allocations,
-                wakeup=self.wakeup,
+                other_users=others,
                 on_change=self._changed,
-            )
+                read_soon=self.wakeup.wake,
+            ),
         )
         self.set_answer(self.answer)
 
@@ -494,7 +498,7 @@ class Beside(Setup):
 
     def set_answer(self, answer: KubeletDevices | None) -> None:
         self.answer = answer
-        self.catalog.refresh()
+        self.cards.refresh()
 
     def put(self, name: str, device: str = GPU_0) -> Any:
         return put_claim(self, name, share_result(device))
@@ -531,11 +535,11 @@ def test_card_of_the_device_plugin_is_tainted_until_plugin_and_container_are_gon
 
 
 def test_card_that_another_dra_driver_publishes_is_tainted_at_once(beside: Beside) -> None:
-    beside.catalog.set_other_slices([SLICE])
+    beside.cards.set_other_slices([SLICE])
     woken = beside.wakeup.wait(0)
     beside.wakeup.next_round()
-    beside.catalog.refresh()
-    beside.catalog.set_other_slices([{**SLICE}])
+    beside.cards.refresh()
+    beside.cards.set_other_slices([{**SLICE}])
 
     assert (woken, beside.wakeup.wait(0)) == (True, False)
     taint = "tensor-fusion.ai/used-by=gpu.nvidia.com:NoSchedule"
@@ -576,7 +580,7 @@ def test_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
     network = {"spec": {"driver": "net.example.com", "pool": {"name": "p"}, "devices": [device]}}
     asked = [beside.asked]
     for name, others in (("alone", [network]), ("beside", [network, SLICE])):
-        beside.catalog.set_other_slices(others)
+        beside.cards.set_other_slices(others)
         beside.prepared(beside.put(name))
         asked.append(beside.asked)
 
@@ -586,7 +590,7 @@ def test_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
 def test_prepared_claim_a_published_card_and_a_monitor_are_not_refused(beside: Beside) -> None:
     before = beside.put("before")
     beside.prepared(before)
-    beside.catalog.set_other_slices([SLICE])
+    beside.cards.set_other_slices([SLICE])
     published = beside.put("published")
     beside.prepared(published)
     beside.answer = BY_PLUGIN
@@ -680,7 +684,7 @@ def test_claims_are_reported_once_the_ledger_is_readable_again(
 
 def test_changes_are_announced_until_the_loop_is_stopped(announced: Announced) -> None:
     with running(announced.announcer.run, stop=announced.announcer.stop):
-        announced.node.catalog.on_event(xid(79, UUID))
+        announced.node.cards.on_event(xid(79, UUID))
 
         assert eventually(lambda: announced.reports.changed == ["on-card"])
 

@@ -11,7 +11,7 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.state import folders
 from tests.support.builders.devices import NODE
@@ -221,8 +221,8 @@ def mounted(node: Setup, ref: ClaimRef) -> set[str]:
 def use_attributes(node: Setup, provider: Callable[..., Mapping[str, Any]]) -> None:
     """Have another package's provider give attributes to the node's devices."""
     providers = attribute_providers({"x": provider})
-    node.use(catalog=DeviceCatalog(node.discovery, NODE, providers=providers))
-    node.catalog.refresh()
+    node.use(cards=CatalogBuilder(node.discovery, NODE, providers=providers))
+    node.cards.refresh()
 
 
 def put_small(node: Setup, *names: str) -> list[ClaimRef]:
@@ -273,7 +273,7 @@ def test_attributes_that_change_later_change_no_file_until_a_reboot(describing: 
     before, old = metadata(describing), newest(describing, ref)
 
     devices = describing.catalog.current()
-    describing.catalog.refresh()
+    describing.cards.refresh()
     assert describing.catalog.current() != devices
     describing.prepared(ref)
     assert (describing.recover().files_written, metadata(describing)) == (0, before)

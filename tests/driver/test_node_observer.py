@@ -17,7 +17,6 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE
-from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
     GPU_0,
     Setup,
@@ -45,6 +44,7 @@ class Observed(Setup):
     def observing(self, catalog: DeviceCatalog) -> NodeObserver:
         return NodeObserver(
             catalog=catalog,
+            xids=self.cards.xids,
             claims=self.recorded,
             current_verdicts=lambda: dict(self.verdicts),
             node="node-01",
@@ -109,7 +109,7 @@ def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: 
 
 def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:
 
-    view = observed.observing(DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)).view()
+    view = observed.observing(DeviceCatalog()).view()
 
     assert (view.cards, view.pool) == ((), "")
     assert view.cards_missing == "this node's GPUs could not be read yet"
@@ -118,7 +118,7 @@ def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observ
 def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
     sick, other = (gpu.uuid for gpu in simulated_inventory().gpus)
     for code, uuid in ((31, sick), (79, sick), (31, sick), (13, None), (13, "GPU-unknown")):
-        observed.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code))
+        observed.cards.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code))
 
     card, healthy = observed.observer.view().cards
 

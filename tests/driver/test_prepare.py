@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -20,11 +20,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder, DeviceCatalog
 from tests.faults import invariants
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
-from tests.support.ports import ClaimsInMemory, FixedDiscovery
+from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -224,7 +224,7 @@ def test_claim_fails_while_the_cdi_folder_cannot_be_written(setup: Setup, ref: C
 
 
 def test_claim_fails_before_the_first_reading_of_the_cards(setup: Setup, ref: ClaimRef) -> None:
-    preparer = setup.with_claims(setup.claims, DeviceCatalog(FixedDiscovery(None), NODE))
+    preparer = setup.with_claims(setup.claims, DeviceCatalog())
 
     outcome = preparer.prepare([ref], deadline=time.monotonic() + 0.2)[ref.uid]
 
@@ -251,7 +251,8 @@ def test_missing_card_fails_only_its_own_claims(setup: Setup, ref: ClaimRef) -> 
 def test_claim_on_a_sick_but_present_card_is_prepared(setup: Setup, ref: ClaimRef) -> None:
     setup.discovery.inventory = None
     for _ in range(3):  # the driver hangs
-        setup.catalog.read()
+        with suppress(RetryableError):
+            setup.cards.refresh()
 
     assert set(setup.catalog.unhealthy()) == {GPU_0, GPU_1}
     setup.prepared(ref)
@@ -290,7 +291,7 @@ def test_claims_get_the_isolation_of_the_nodes_pool_unless_they_choose_a_softer_
     setup: Setup,
 ) -> None:
     """What a claim got it keeps, since its containers run."""
-    setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
+    setup.cards.set_node(replace(NODE, isolation=Isolation.HARD))
     cards = {"a": GPU_0, "b": GPU_0, "c": GPU_1}
     refs = [put_claim(setup, name, share_result(card)) for name, card in cards.items()]
     for ref, isolation in zip(refs[1:], ("hard", "soft"), strict=True):
@@ -393,7 +394,7 @@ def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_at_once(
     assert vram_gib(setup, first) == [20]
     after = setup.restarted()
     after.discovery.inventory = None
-    after.use(catalog=DeviceCatalog(after.discovery, NODE))
+    after.use(cards=CatalogBuilder(after.discovery, NODE))
 
     after.unprepare(second)
 

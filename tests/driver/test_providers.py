@@ -33,7 +33,7 @@ from tensorfusion_dra.driver.providers import (
     ProviderState,
     Registered,
 )
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.logs import capture_logs
@@ -169,12 +169,12 @@ def test_cards_and_their_health_are_published_while_providers_hang(
 ) -> None:
     gate.open.clear()
     asking = asked(registered(gate, kind=kind), budget_seconds=SHORT_SECONDS)
-    catalog = DeviceCatalog(FixedDiscovery(READING.inventory), NODE, providers=asking)
+    cards = CatalogBuilder(FixedDiscovery(READING.inventory), NODE, providers=asking)
 
-    catalog.refresh()
-    catalog.on_event(CardEvent(gpu_uuid=CARDS[0].uuid, kind=EventKind.XID, code=79))
+    cards.refresh()
+    cards.on_event(CardEvent(gpu_uuid=CARDS[0].uuid, kind=EventKind.XID, code=79))
 
-    current = catalog.current()
+    current = cards.catalog.current()
     assert current is not None
     assert [device.gpu for device in current.devices] == list(CARDS)
     assert current.unhealthy.keys() == {OWN[0].name}

@@ -4,7 +4,7 @@ import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from tensorfusion_dra.core.kubernetes.device_rules import (
 from tensorfusion_dra.core.observed import PublishingView
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
-from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher, Repairs
+from tensorfusion_dra.driver.publish import CatalogBuilder, Publisher, Repairs
 from tensorfusion_dra.runtime import loops
 from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.devices import NODE
@@ -63,7 +63,8 @@ class Setup:
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.wakeup = Wakeup()
-        self.catalog = DeviceCatalog(self.discovery, NODE, on_change=self.wakeup.wake)
+        self.cards = CatalogBuilder(self.discovery, NODE, on_change=self.wakeup.wake)
+        self.catalog = self.cards.catalog
         self.lease = LeaseInMemory()
         self.events = EventsInMemory()
         self.publisher = Publisher(
@@ -81,7 +82,7 @@ class Setup:
         return self.publisher.view()
 
     def publish(self) -> None:
-        self.catalog.refresh()
+        self.cards.refresh()
         self.publisher.publish()
 
     def is_published(self) -> bool:
@@ -90,7 +91,7 @@ class Setup:
     @contextmanager
     def running(self) -> Iterator[None]:
         if self.discovery.inventory is not None:
-            self.catalog.refresh()
+            self.cards.refresh()
         with running(self.publisher.run, stop=self.publisher.stop):
             yield
 
@@ -104,7 +105,8 @@ def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() ->
     restarted.publish()
     without_driver = Setup(setup.slices)
     without_driver.discovery.inventory = None
-    without_driver.catalog.read()
+    with suppress(RetryableError):
+        without_driver.cards.refresh()
     without_driver.publisher.publish()
 
     assert setup.slices.writes == [f"create {SLICE}"]
@@ -129,20 +131,6 @@ def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected()
     setup.publish()
 
     assert setup.slices.items[SLICE]["metadata"]["ownerReferences"][0]["uid"] == "node-uid-2"
-
-
-def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
-    setup = Setup()
-    broken, other = simulated_inventory().gpus
-    setup.discovery.inventory = Inventory(gpus=(replace(broken, uuid="GPU-no DNS label"), other))
-
-    with capture_logs() as logs:
-        setup.publish()
-
-    (device,) = setup.slices.items[SLICE]["spec"]["devices"]
-    assert device["name"] == other.uuid.lower()
-    left_out = [line["device"] for line in logs if line["event"] == "gpu_left_out"]
-    assert left_out == ["gpu-no dns label"]
 
 
 def test_dropped_fields_are_logged_once_and_a_restart_writes_once() -> None:
@@ -175,7 +163,7 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 def test_server_that_returns_with_the_same_gates_off_is_no_repair() -> None:
     setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS})))
     setup.publish()
-    setup.catalog.on_event(XID_79)
+    setup.cards.on_event(XID_79)
     for _ in range(3):
         setup.publisher.server_returned()
         setup.publish()
@@ -231,7 +219,7 @@ def test_lease_is_taken_only_if_there_is_something_to_publish() -> None:
     with setup.running():
         assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
         setup.discovery.inventory = cards
-        setup.catalog.refresh()
+        setup.cards.refresh()
         assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
         setup.slices.away = False
         setup.wakeup.wake()
@@ -253,7 +241,7 @@ def test_six_hour_outage_costs_few_requests_and_one_log_line(
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(loops, "Event", virtual.event)
     setup = Setup()
-    setup.catalog.refresh()
+    setup.cards.refresh()
     fetches = []
 
     def fetch() -> list[Slice]:
@@ -302,7 +290,7 @@ def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
     virtual = VirtualTime(hours=1)
     monkeypatch.setattr(loops, "Event", virtual.event)
     setup = contested(lambda: virtual.seconds)
-    setup.catalog.refresh()
+    setup.cards.refresh()
 
     with capture_logs() as logs:
         setup.publisher.run()
@@ -358,18 +346,18 @@ def add_card(setup: Setup) -> None:
 
 
 def report_xid_without_taints(setup: Setup) -> None:
-    setup.catalog._taint_effect = ""
-    setup.catalog.on_event(XID_79)
+    setup.cards._taint_effect = ""
+    setup.cards.on_event(XID_79)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (add_card, WriteReason.DEVICES),
-        (lambda setup: setup.catalog.on_event(XID_79), WriteReason.HEALTH),
+        (lambda setup: setup.cards.on_event(XID_79), WriteReason.HEALTH),
         (report_xid_without_taints, WriteReason.HEALTH),
         (
-            lambda setup: setup.catalog.set_node(
+            lambda setup: setup.cards.set_node(
                 replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=150))
             ),
             WriteReason.VALUES,
@@ -393,7 +381,7 @@ def test_failed_write_is_counted_as_a_retry_once_it_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup = published()
-    setup.catalog.on_event(XID_79)
+    setup.cards.on_event(XID_79)
     with monkeypatch.context() as patched:
         patched.setattr(setup.slices, "replace", setup.slices.create)  # which answers 409
         with pytest.raises(RetryableError):
@@ -440,15 +428,16 @@ class Following:
         self.events = EventsInMemory()
         self.served = 0
         discovery = FixedDiscovery(Inventory(gpus=(gpu(),)))
-        self.catalog = DeviceCatalog(discovery, None, on_change=self._count_served)
-        self.catalog.refresh()
+        self.cards = CatalogBuilder(discovery, None, on_change=self._count_served)
+        self.catalog = self.cards.catalog
+        self.cards.refresh()
         self.wakeup = Wakeup()
         pool_name = "prod" if by_name else ""
         self.follower = PoolFollower(
             lambda: member(
                 Objects(self.pools), Objects(self.nodes), pool_name=pool_name, node_name="node-01"
             ),
-            self.catalog,
+            self.cards,
             self.events,
             expands_memory=expands_memory,
             wakeup=self.wakeup,
@@ -484,7 +473,7 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup.follow(RetryableError("gpupools: not listed yet"))
 
     assert setup.catalog.current() is None
-    assert setup.catalog.reason_missing() == (
+    assert setup.catalog.reason_missing == (
         "this node's GPUPool is not known yet: gpupools: not listed yet"
     )
     assert setup.events.written == []
@@ -535,7 +524,7 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     ((_, message),) = setup.events.written
     assert message.endswith("; no GPU of this node is published until this is corrected")
     assert gpupool.REMEDY in message
-    assert gpupool.REMEDY in setup.catalog.reason_missing()
+    assert gpupool.REMEDY in setup.catalog.reason_missing
 
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:

@@ -16,10 +16,10 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed import StoreView
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.state.claim_store import FOLDER, ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
@@ -343,7 +343,7 @@ def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(
     after = reboot(setup, minors=(0, 1))
     cards, after.discovery.inventory = after.discovery.inventory, None
     assert cards is not None
-    after.use(catalog=DeviceCatalog(after.discovery, NODE))
+    after.use(cards=CatalogBuilder(after.discovery, NODE))
 
     with capture_logs() as logs, reconciling(after, seconds=60):
         assert eventually(lambda: "claim_refresh_failed" in [line["event"] for line in logs])
@@ -610,10 +610,10 @@ def test_rebuilt_claim_of_a_whole_card_without_limits_counts_once(setup: Setup) 
 
 
 def test_pool_that_changed_to_hard_isolation_keeps_what_is_rebuilt(setup: Setup) -> None:
-    setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
+    setup.cards.set_node(replace(NODE, isolation=Isolation.HARD))
     ref = put_claim(setup, "a", share_result())
     limit = setup.prepared(ref).shares[0].granted
     after = restarted_with_damage(setup, ref)
-    after.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
+    after.cards.set_node(replace(NODE, isolation=Isolation.HARD))
 
     assert after.prepared(ref).shares[0].granted == limit

@@ -188,6 +188,7 @@ def test_missing_enforcer_has_one_event_with_consequence_and_remedy(
 ) -> None:
     setup = Chooser("tensor-fusion", is_auto=False, is_required=is_required)
     setup.absent["tensor-fusion"] = sign.verdict
+    setup.dispensable = {"tensor-fusion"} if sign.may_be_missing else set()
 
     with capture_logs() as logs:
         for minute in range(3):

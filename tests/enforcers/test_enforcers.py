@@ -22,9 +22,9 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import cdi_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.prepared_claims import (

@@ -28,9 +28,9 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import patience
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia import FOLDER, Nvidia
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import FOLDER, Nvidia
 from tensorfusion_dra.enforcers.patience import MAX_WAITING, HungEnforcerError, Patience
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin, socket_name
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion

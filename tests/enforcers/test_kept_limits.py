@@ -12,9 +12,10 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, NodeAccess, Records
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
+from tensorfusion_dra.core.devices.gpu import UNLIMITED
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT, LimitsClient, Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.patience import HungEnforcerError
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
@@ -116,7 +117,7 @@ def test_pod_has_the_sum_of_its_claims_until_they_are_unprepared(node: Node) -> 
         act(ref)
         seen.append(node.driver.limits["p"][card])
 
-    assert seen == [8 * GIB, 12 * GIB, 4 * GIB, NO_LIMIT]
+    assert seen == [8 * GIB, 12 * GIB, 4 * GIB, UNLIMITED]
     assert node.driver.limits["q"] == {card: 2 * GIB}
 
 
@@ -192,7 +193,7 @@ def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
 
     node.unprepare(waiting)
     node.apply(borrower)
-    assert node.driver.limits == {"p": {card: 60 * GIB}, "q": {card: NO_LIMIT}}
+    assert node.driver.limits == {"p": {card: 60 * GIB}, "q": {card: UNLIMITED}}
 
 
 def test_hard_isolation_lends_nothing(node: Node) -> None:

@@ -22,14 +22,15 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers import choice, hami_core
+from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import EnforcerChoice
-from tensorfusion_dra.enforcers.hami_core import Cache, HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core import enforcer as hami_core
+from tensorfusion_dra.enforcers.hami_core.enforcer import Cache, HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia import LimitsClient, Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion import shared_memory, soft_verdict
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import HYPERVISOR_MISSING, TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory, WorkerMemory
 from tests.support import enforcer_files, markdown
 from tests.support.builders.prepared_claims import (
@@ -341,7 +342,7 @@ PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
 OF_NODES: Final = {
     verdicts.DRIVER_CANNOT_LIMIT,
     verdicts.ENFORCER_ALIVE,
-    verdicts.HYPERVISOR_MISSING,
+    HYPERVISOR_MISSING,
     verdicts.LIBRARY_INSTALLED,
     verdicts.NONE_FOUND,
 }

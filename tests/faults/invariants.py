@@ -51,7 +51,7 @@ def records(data_folder: Path) -> dict[str, PreparedClaim]:
     """Return the recorded claims by UID."""
     found = claim_store.read(data_folder)
     assert found.damaged == {}
-    claims = lending.divided(list(found.claims.values()), LendingRules(), is_read=True)
+    claims = lending.divided(list(found.claims.values()), LendingRules())
     return {claim.ref.uid: claim for claim in claims}
 
 

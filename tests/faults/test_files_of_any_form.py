@@ -26,7 +26,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host import HostDriverFiles
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
 from tests.faults.mutations import ANYTHING, bounded, damaged, mutated
@@ -209,12 +209,12 @@ def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(
 def publish(file: Path) -> None:
     """Build the devices of a profile; check that an API server would accept their slices."""
     discovery = simulated_discovery.SimulatedDiscovery(str(file), node_name=NODE.name)
-    catalog = DeviceCatalog(discovery, NODE)
+    cards = CatalogBuilder(discovery, NODE)
     # The driver is not loaded yet in some profiles.
     with contextlib.suppress(RetryableError):
-        catalog.refresh()
-    if current := catalog.current():
-        for item in slices.wanted(current.listed, NODE, node_uid="uid-of-node"):
+        cards.refresh()
+    if current := cards.catalog.current():
+        for item in slices.wanted(current.devices, NODE, node_uid="uid-of-node"):
             assert not list(object_rules.violations(item["spec"]))
 
 

@@ -753,7 +753,7 @@ def test_claims_filled_for_both_kinds_of_amounts_fill_cards_of_both_kinds() -> N
     ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
     switched = replace(GPU_NODE, oversubscription=ratios)
     found = published_devices(*cards, node=switched, shared={cards[0].uuid: False})
-    plan = slices.plan(slices.wanted([e.as_api() for e in found], switched, node_uid="u"), [])
+    plan = slices.plan(slices.wanted(found, switched, node_uid="u"), [])
     kinds = published_cards.of_slices(plan.create)
     wanted = PodRequest(tflops=Quantity.whole(156), vram=Quantity.of_bytes(2**30))
     both = pod_request.by_kind([wanted], kinds, pool="default", virtual=False)

@@ -172,9 +172,9 @@ def test_files_and_their_new_folder_have_modes_for_their_readers(
 
     ensure(files(folder), UID, spec())
 
-    (file,) = folder.iterdir()
+    (file,) = files(folder).folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == mode
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o755
 
 
 def test_read_only_folder_fails_until_it_is_writable(reachable: Path) -> None:

@@ -61,7 +61,7 @@ class Source:
 
 
 class ObjectsInMemory(Source):
-    """Objects set by a test; implements driver.ports.Objects."""
+    """Objects set by a test; implements core.claims.ports.Objects."""
 
     def __init__(self, *items: Json) -> None:
         self.listed: Sequence[Json] = items
@@ -108,7 +108,7 @@ class QuotasInMemory(ObjectsInMemory):
 
 
 class PodsInMemory(Source):
-    """Pods by UID; implements core.claims.enforcer.Pods."""
+    """Pods by UID; implements core.claims.ports.Pods."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
@@ -157,9 +157,10 @@ class SlicesInMemory(Source):
         return cards.of_slices(self.slices)
 
     def selected(
-        self, key: Hashable, select: Callable[[Any], Any], *, wait_seconds: float
+        self, key: Hashable, select: Callable[[Any], Any], *, namespace: str, wait_seconds: float
     ) -> Cards:
         assert hash(key)
+        assert namespace
         self.reads += 1
         self.check(wait_seconds=wait_seconds)
         return cards.of_slices(map(select, self.slices))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.claim_upkeep import NodeFiles
-from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
@@ -32,7 +32,7 @@ class EnforcedNode(Setup):
         self.enforcer = self.enforcers[enforcer]
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
-            claim_files.limits(self.limits_folder),
+            claim_files.limits(self.limits_folder.parent),
             claim_files.device_metadata(self.metadata_folder),
             HostFiles(self.root),
             self.enforcers,

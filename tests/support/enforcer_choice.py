@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, EnforcerChooser
 from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import (
     HAMI_CORE,
@@ -50,6 +50,7 @@ class Chooser:
 
     Attributes:
         present: Names of the enforcers that are there.
+        dispensable: Names of those without which claims are prepared.
         read: Names of the enforcers whose signs were read.
     """
 
@@ -57,6 +58,7 @@ class Chooser:
         self.seconds, self.time = 0.0, NOW
         self.present: set[str] = set()
         self.absent = dict(ABSENT)
+        self.dispensable: set[str] = set()
         self.read: list[str] = []
         self.events = EventsInMemory()
         self.changes = 0
@@ -75,7 +77,9 @@ class Chooser:
         if isinstance(enforcer, NoEnforcer):
             return enforcer.sign()
         if enforcer.name not in self.present:
-            return Sign(verdict=self.absent[enforcer.name])
+            return Sign(
+                verdict=self.absent[enforcer.name], may_be_missing=enforcer.name in self.dispensable
+            )
         return Sign(verdict=INSTALLED if enforcer.name == "hami-core" else ANSWERS)
 
     def _changed(self) -> None:

@@ -1,15 +1,30 @@
-"""The static manifests in daemonset/install, and how `make manifests` renders them."""
+"""The static manifests in daemonset/install, and what of the chart follows from the driver.
 
+`make manifests` writes both.
+"""
+
+import copy
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.core.admission.dialects import Dialect
+import yaml
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_admission
+from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
+from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
+from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.declaration import Declaration
 from tests.support import helm, yaml_text
 from tests.support.helm import Document
 
 FOLDER: Final = helm.ROOT / "daemonset" / "install"
+DECLARED: Final = helm.CHART / "declared.yaml"
+"""What the chart knows of enforcers, annotations and words of other systems."""
 
 NO_GPUS: Final = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
 WEBHOOK: Final = {"webhook": {"enabled": True, "dialects": [*map(str, Dialect)]}}
@@ -48,6 +63,52 @@ _OF_RELEASES: Final = re.compile(
 _OF_HOOKS: Final = re.compile(r"^  annotations:\n(    (helm\.sh/hook|#).*\n)+", re.MULTILINE)
 
 NAMES: Final = (*_NODE_PLUGIN, "webhook", "test")
+
+
+def declared() -> str:
+    """Return the text that DECLARED is to have."""
+    content = {
+        "auto": list(registered.IN_AUTO),
+        "simulated": registered.SIMULATED,
+        "enforcers": {name: _pod(each) for name, each in registered.DECLARED.items()},
+        "annotations": {
+            "asking": list(REQUESTING_ANNOTATIONS),
+            "readOnce": sorted(pod_admission.KNOWN_ANNOTATIONS),
+            "known": sorted(
+                f"{names.ANNOTATION_PREFIX}{name}"
+                for name in pod_admission.OTHERS | pod_admission.WITHOUT_EFFECT.keys()
+            ),
+            "ofShares": sorted(names.SHARE_ANNOTATIONS),
+        },
+        "dialects": {str(each): _asking(words) for each, words in WORDS.items()},
+    }
+    head = "# Written by `make manifests` from tensorfusion_dra; change that instead.\n"
+    return head + yaml.safe_dump(content, sort_keys=False, width=120)
+
+
+def _pod(enforcer: Declaration) -> dict[str, Any]:
+    """Return what an enforcer declares for the node plugin's pod."""
+    facts, pod = enforcer.facts, copy.deepcopy(dict(enforcer.pod))
+    # One limiter for all containers, and one that tells claims apart, needs nothing of the pod.
+    is_apart = facts.enforces_memory and not facts.counts_by_pid
+    pod["readsPods"] = not is_apart or Isolation.SOFT in facts.mixed
+    if folder := pod.get("folder"):
+        default = Path(enforcer.settings[folder["setting"].replace("-", "_")].default)
+        is_of_file = folder.setdefault("isOfFile", False)
+        folder.setdefault("default", str(default.parent if is_of_file else default))
+        folder.setdefault("mounted", "always")
+    return pod
+
+
+def _asking(words: Sequence[FieldMapping]) -> dict[str, list[str]]:
+    """Return the words by which a pod asks for a GPU: names by their place, and prefixes."""
+    found: dict[str, list[str]] = {"resources": [], "annotations": [], "prefixes": []}
+    for word in words:
+        if word.asks:
+            name, _, rest = word.name.partition("*")
+            place = "resources" if word.kind is Kind.RESOURCE else "annotations"
+            found["prefixes" if rest else place].append(name)
+    return {place: sorted({*each}) for place, each in found.items()}
 
 
 def rendered(name: str) -> str:

@@ -13,21 +13,21 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts, Sign
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
 from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import ClaimSource, Events
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder, DeviceCatalog, OtherUsersReader
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.claim_store import ClaimStore
@@ -131,7 +131,7 @@ class Setup:
         )
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
-            claim_files.limits(self.limits_folder),
+            claim_files.limits(self.limits_folder.parent),
             claim_files.device_metadata(self.metadata_folder),
             self.host_files,
             self.enforcers,
@@ -145,11 +145,12 @@ class Setup:
         # As the end of a process does: most tests do not stop their nodes.
         weakref.finalize(self, self.store.close)
         self.discovery = FixedDiscovery(simulated_inventory())
-        self.catalog = DeviceCatalog(self.discovery, NODE)
-        self.catalog.refresh()
+        self.cards = CatalogBuilder(self.discovery, NODE)
+        self.cards.refresh()
         self.device_nodes = DeviceNodesInMemory()
         self.driver_files = DriverFilesInMemory()
         self.pods = PodsInMemory()
+        self.other_users = OtherUsersReader()
         self.reads_pods = True
         self.required: Callable[[], Sign] | None = None
         self.node_enforcer: EnforcerChooser | None = None
@@ -157,9 +158,14 @@ class Setup:
         self.operations = Operations()
         self.preparer = self.with_claims(self.claims)
 
+    @property
+    def catalog(self) -> DeviceCatalog:
+        return self.cards.catalog
+
     def with_claims(self, claims: ClaimSource, catalog: DeviceCatalog | None = None) -> Preparer:
         facts = FactsReader(
             catalog=catalog or self.catalog,
+            other_users=self.other_users,
             files=CardFiles(device_nodes=self.device_nodes, driver_files=self.driver_files),
             pods=self.pods if self.reads_pods else None,
             enforcer=self.node_enforcer or self.named_enforcer(),
@@ -233,7 +239,7 @@ class Setup:
     def use_cards(self, *cards: Gpu) -> None:
         """Have the node find these cards from now on."""
         self.discovery.inventory = Inventory(gpus=cards)
-        self.catalog.refresh()
+        self.cards.refresh()
 
     def use(self, **parts: Any) -> None:
         """Replace these attributes of the node, and prepare with them from now on."""

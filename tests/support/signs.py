@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import HYPERVISOR_MISSING
 
 E = TypeVar("E", bound=Enforcer)
 
@@ -13,8 +14,9 @@ ALIVE: Final = Sign(verdict=verdicts.enforced(verdicts.ENFORCER_ALIVE, "device p
 NOT_LOOKED_FOR: Final = Sign(verdict=verdicts.unknown(verdicts.NO_SIGNS, "not looked for"))
 NO_HYPERVISOR: Final = Sign(
     verdict=verdicts.not_enforced(
-        verdicts.HYPERVISOR_MISSING, "no sign of a hypervisor (device plugin: not found)"
-    )
+        HYPERVISOR_MISSING, "no sign of a hypervisor (device plugin: not found)"
+    ),
+    may_be_missing=True,
 )
 NO_LIMITER: Final = Sign(
     verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, "/libcuda_limiter.so: not found")

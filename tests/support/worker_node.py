@@ -22,7 +22,8 @@ import grpc
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.enforcer import Loop, NodeAccess
+from tensorfusion_dra.core.claims.enforcer import NodeAccess
+from tensorfusion_dra.core.claims.ports import Loop
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected

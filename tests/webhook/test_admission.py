@@ -611,7 +611,7 @@ def test_pod_and_claim_have_whole_bytes_and_thousandths_of_a_tflops(
     [
         (
             {"vram_percent_request": "50", "vram_limit": "39Gi", "tflops_request": "1"},
-            "vram-percent-request]: vram limit: found 39Gi, expected at least its request 40Gi",
+            "vram-limit]: found 39Gi, expected at least its request 40Gi",
         ),
         (
             {
@@ -619,8 +619,7 @@ def test_pod_and_claim_have_whole_bytes_and_thousandths_of_a_tflops(
                 "compute_percent_request": "memory",
                 "compute_percent_limit": "49",
             },
-            "compute-percent-request]: tflops limit: found 152880m, expected at least its request "
-            "156",
+            "compute-percent-limit]: found 152880m, expected at least its request 156",
         ),
         ({"vram_percent_request": "50", "vram_limit": "40Gi", "tflops_request": "1"}, ""),
         ({"vram_request": "1000000001", "vram_limit": "1G", "tflops_request": "1"}, ""),
@@ -632,6 +631,50 @@ def test_limit_below_a_request_is_refused_at_the_pod(asks: dict[str, str], error
     found = errors(cluster.pod(dra_enabled="true", **asks))
 
     assert found == ([f"metadata.annotations[tensor-fusion.ai/{error}"] if error else [])
+
+
+PERCENT = {"vram_percent_request": "25", "compute_percent_request": "25"}
+MANY_STEPS = f"{[*range(30)]}.all(x, {[*range(30)]}.all(y, x >= 0 && y >= 0))"
+MANY_CARDS = [slice_of_models(*[A100] * 128, node=f"node-{number}") for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "error"),
+    [
+        (
+            {"compute_percent_limit": "25", "gpu_model": "A100,T4", "vram_request": "1Gi"},
+            "compute-percent-limit]: found a limit in percent and A100, T4, expected one model",
+        ),
+        (
+            {**PERCENT, "vram_percent_request": "0", "vram_request": "1Gi"},
+            "compute-percent-request]: found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one",
+        ),
+        (PERCENT, "vram-percent-request]: found T4 of 15Gi, A100 of 80Gi"),
+        (
+            {**PERCENT, "gpu_model": "H100"},
+            "compute-percent-request]: found no published GPU H100 in any pool, expected one",
+        ),
+        (
+            {"vram_percent_request": "25", "tflops_request": "1", "gpu_model": "H100"},
+            "vram-percent-request]: found no published GPU H100 in any pool, expected one",
+        ),
+        (
+            {"container_shares": '{"main": {"vram-percent-request": "25", "tflops-request": "1"}}'},
+            "container-shares]: tensor-fusion.ai/vram-percent-request: found T4 of 15Gi, A100 of",
+        ),
+        (
+            {**PERCENT, "gpu_model": "A100", "dra_cel_filter": MANY_STEPS},
+            "dra-cel-filter]: found a selector of",
+        ),
+    ],
+)
+def test_refusal_names_the_annotation_that_cannot_be_had(asks: dict[str, str], error: str) -> None:
+    cards = MANY_CARDS if "dra_cel_filter" in asks else [slice_of_models(A100, (*T4, "15Gi"))]
+    cluster = Cluster(slices=cards)
+
+    (found,) = errors(cluster.pod(dra_enabled="true", **asks))
+
+    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{error}")
 
 
 def test_slices_are_read_for_percentages_of_what_a_selector_matches_alone() -> None:
@@ -1074,7 +1117,9 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
     of_claim = cluster.admission.parameters(review_of(template_claim(devices={"config": config})))
 
-    assert [bool(decision.errors) for decision in (of_pod, of_claim)] == [not enforces_hard] * 2
+    texts = [str(error) for decision in (of_pod, of_claim) for error in decision.errors]
+    assert len(texts) == (0 if enforces_hard else 2)
+    assert all("(nvidia, hami-core, mps), or hard from an administrator" in each for each in texts)
 
 
 def test_claim_of_an_admitted_pod_keeps_the_amounts_of_its_review() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcer import Pods
+from tensorfusion_dra.core.claims.ports import Pods
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import ReviewOutcome
 from tensorfusion_dra.runtime.http_server import Request, Response

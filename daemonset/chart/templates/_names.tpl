@@ -76,41 +76,6 @@ service:
 {{- end }}
 {{- end }}
 
-{{- define "enforcer" -}}
-{{- /* The enforcer that is named; auto if nodes choose; of simulated GPUs the one whose specs claims get. */ -}}
-{{- $named := .Values.settings.enforcer | default "auto" }}
-{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion
-{{- else if contains "," $named }}auto{{ else }}{{ $named }}{{ end }}
-{{- end }}
-
-{{- define "enforcers" -}}
-{{- /* Every enforcer that may get a node's claims, with commas. */ -}}
-{{- $named := .Values.settings.enforcer | default "auto" }}
-{{- if contains "," $named }}{{ $named }}
-{{- else }}{{ include "enforcer" . | replace "auto" "nvidia,tensor-fusion,hami-core,mps" }}{{ end }}
-{{- end }}
-
-{{- define "hypervisor-sockets" -}}
-{{- /* Folder of the hypervisor's sockets; "" if the hypervisor is not told of pods. */ -}}
-{{- $isUsual := and (eq (include "enforcer" .) "auto") (has "tensor-fusion" (include "enforcers" . | splitList ",")) }}
-{{- index .Values.settings "hypervisor-sockets" | default ($isUsual | ternary (printf "%s/device-plugins" .Values.kubeletRoot) "") }}
-{{- end }}
-
-{{- define "settings" -}}
-{{- /* The node plugin's settings: those of the values, then those that follow from other values. */}}
-{{- $own := dict }}
-{{- if and .Values.webhook.enabled (eq (include "enforcer" .) "tensor-fusion") }}
-{{- $_ := set $own "read-pods" false }}
-{{- end }}
-{{- if .Values.enforcers.hamiCore.install }}
-{{- $_ := set $own "hami-core-library" (include "hami-core-library" .) }}
-{{- end }}
-{{- if not (hasKey .Values.settings "metrics-address") }}
-{{- $_ := set $own "metrics-address" ":8081" }}
-{{- end }}
-{{- merge (dict) .Values.settings $own | toYaml }}
-{{- end }}
-
 {{- define "template-namespaces" -}}
 {{- /* Namespaces that get the claim template: those of the values, and those with the label at this installation or upgrade. */ -}}
 {{- $found := .Values.claimTemplate.namespaces }}
@@ -180,14 +145,4 @@ affinity:
       "/run/nvidia/driver" (dict "folder" "/run/nvidia" "at" "/driver-root" "root" "/driver-root/driver") }}
 {{- $elsewhere := dict "folder" $root "at" "/driver-root" "root" "/driver-root" }}
 {{- index $layouts $root | default $elsewhere | toJson }}
-{{- end }}
-
-{{- define "hami-core-library" -}}
-{{- /* Path of HAMi-core's library on the host. */}}
-{{- $hamiCore := .Values.enforcers.hamiCore }}
-{{- if $hamiCore.install }}
-{{- printf "%s/libvgpu.so.%s" $hamiCore.folder $hamiCore.version }}
-{{- else }}
-{{- index .Values.settings "hami-core-library" | default "/usr/local/vgpu/libvgpu.so.1" }}
-{{- end }}
 {{- end }}

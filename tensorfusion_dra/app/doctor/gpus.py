@@ -8,15 +8,17 @@ from typing import Any, Final
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.enforcer import Advice
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
-from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.finding import Finding, Level, note, ok, problem, warning
+from tensorfusion_dra.core.kubernetes import node_fit
 from tensorfusion_dra.discovery.host import MachineSizes
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder, OtherUsersReader
 from tensorfusion_dra.enforcers import choice as choices
 
 _NVIDIA: Final = "nvidia.com/"
@@ -30,18 +32,17 @@ _PLUGINS: Final = (
     ("aliyun.com/gpu-", "the GPU share device plugin", "nodeSelector of its DaemonSet"),
 )
 """Device plugins: prefix of the resource names, name, and means to keep it off a node."""
-_LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 
 
 def cards(context: Context) -> Iterator[Finding]:
     """Check what NVML answers, which cards are published, and how containers access them."""
     settings = context.settings
     with node_parts.discovery(settings) as discovery:
-        reader = DeviceCatalog(
+        reader = CatalogBuilder(
             discovery,
             node_parts.node(settings),
             host=MachineSizes(settings.disk_folder),
-            allocations=node_parts.allocations(settings),
+            other_users=OtherUsersReader(node_parts.allocations(settings)),
         )
         try:
             recording = discovery.raw()
@@ -57,7 +58,7 @@ def cards(context: Context) -> Iterator[Finding]:
             )
             return
     yield ok("NVML", f"{recording.library}, driver {recording.driver_version}")
-    catalog = reader.current()
+    catalog = reader.catalog.current()
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from published(gpus, catalog.left_out)
@@ -86,7 +87,8 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
                 fieldSelector=f"spec.nodeName={node['metadata']['name']}",
                 labelSelector=names.TENSOR_FUSION_WORKER,
             )
-        yield from tensor_fusion_workers(node, workers)
+        for enforcer in node_parts.enforcers(context.settings).values():
+            yield from map(_advised, enforcer.examine(node, workers))
     if context.place is Place.WORKSTATION:
         yield from used_by_others(
             (device["name"], (device["attributes"].get(names.ATTR_USED_BY) or {}).get("string", ""))
@@ -181,14 +183,14 @@ def driver_libraries(undescribed: Sequence[str], fetch: Callable[[], Sequence[Mo
 def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge whether a device plugin allocates the same cards, by the resources of a Node.
 
-    For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
+    For resources of an enforcer's software see Enforcer.examine().
     """
     subject = f"extended resources of node {node['metadata']['name']}"
     # HAMi's device plugin lists the node's cards there.
     by_hami = "hami.io/node-nvidia-register" in (node["metadata"].get("annotations") or {})
     found = False
     for prefix, whose, off in _PLUGINS:
-        taken = _resources(node, prefix)
+        taken = node_fit.extended_resources(node, prefix)
         if not taken:
             continue
         found = True
@@ -205,56 +207,6 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok(subject, "no device plugin that allocates GPUs")
 
 
-def tensor_fusion_workers(
-    node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
-) -> Iterator[Finding]:
-    """Judge whether Tensor Fusion's scheduler allocates the same cards.
-
-    Tensor Fusion's hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, which
-    distinguish its worker pods. The hypervisor itself is no problem: it enforces soft limits.
-
-    Args:
-        node: A Node object.
-        workers: Tensor Fusion's worker pods on the node; None if they cannot be listed.
-    """
-    if not _resources(node, names.TENSOR_FUSION_INDEX):
-        return
-    subject = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
-    running = [
-        pod
-        for pod in workers or ()
-        if (pod.get("status") or {}).get("phase") in _LIVE
-        # A pod that this driver marked got its cards from Kubernetes' scheduler.
-        and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
-    ]
-    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
-    what = {
-        "expected": "one scheduler for each card: neither counts the other's allocations",
-        "remedy": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
-        "of another GPUPool",
-    }
-    if running:
-        yield warning(
-            subject,
-            f"{printable.first(shown)} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}",
-            **what,
-        )
-    elif workers is None:
-        yield note(subject, "present; its worker pods could not be listed", **what)
-    else:
-        yield ok(subject, "present, without worker pods of Tensor Fusion's scheduler")
-
-
-def _resources(node: Mapping[str, Any], prefix: str) -> str:
-    """Return the node's extended resources with this prefix and their amounts; "" for none."""
-    capacity = (node.get("status") or {}).get("capacity") or {}
-    return ", ".join(
-        f"{name}: {amount}"
-        for name, amount in sorted(capacity.items())
-        if name.startswith(prefix) and str(amount) != "0"
-    )
-
-
 def alive(context: Context) -> Iterator[Finding]:
     """Check that the enforcer of shares in soft isolation is alive."""
     settings = context.settings
@@ -266,14 +218,14 @@ def alive(context: Context) -> Iterator[Finding]:
     choice, is_required = enforcer.of_new_claim(), settings.require_enforcement
     found = choice.sign.verdict
     subject = "enforcer auto" if choice.none_found else f"life of enforcer {choice.enforcer}"
-    text = f"{found.text}: {choices.consequence(found, is_required=is_required)}"
+    text = f"{found.text}: {choices.consequence(choice.sign, is_required=is_required)}"
     if found.state is State.ENFORCED:
         yield ok(subject, found.text)
     elif found.reason == verdicts.NO_ENFORCER:
         yield note(subject, text)
     elif found.state is State.UNKNOWN:
         yield note(subject, found.text)
-    elif choices.refuses(found, is_required=is_required):
+    elif choices.refuses(choice.sign, is_required=is_required):
         yield problem(subject, text, expected="a live enforcer", remedy=choice.remedy)
     else:
         yield warning(
@@ -282,8 +234,17 @@ def alive(context: Context) -> Iterator[Finding]:
             expected="a live enforcer",
             remedy=f"{choice.remedy}; refuse such claims with require-enforcement=true",
         )
-    for each in choice.sign.advice:
-        yield warning(each.subject, each.found, expected=each.expected, remedy=each.remedy)
+    yield from map(_advised, choice.sign.advice)
+
+
+def _advised(advice: Advice) -> Finding:
+    return Finding(
+        level=Level(advice.level),
+        subject=advice.subject,
+        found=advice.found,
+        expected=advice.expected,
+        remedy=advice.remedy,
+    )
 
 
 def claims(context: Context) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
@@ -128,7 +128,11 @@ def trial_slice(node_name: str, *, waits: bool = False) -> Mapping[str, Any]:
         device["bindingConditions"] = [names.BINDING_READY]
         device["bindingFailureConditions"] = [names.BINDING_FAILED]
     return {
-        "metadata": {"name": f"tensorfusion-dra-doctor-{node_name}"[:253].rstrip("-.")},
+        "metadata": {
+            "name": f"tensorfusion-dra-doctor-{node_name}"[: name_rules.SUBDOMAIN_BYTES].rstrip(
+                "-."
+            )
+        },
         "spec": {
             "driver": names.DRIVER,
             "nodeName": node_name,

@@ -61,7 +61,10 @@ def folders(context: Context) -> Iterator[Finding]:
         (settings.registry_folder, Use(what="registration folder", missing_remedy=_ELSEWHERE)),
         (settings.data_folder, Use(what="data folder", may_be_made=True)),
         (Path(settings.cdi_dir), Use(what="CDI folder", may_be_made=True)),
-        (Path(settings.tensor_fusion_root), Use(what="hypervisor's folder", may_be_made=True)),
+        (
+            Path(settings.tensor_fusion_root),
+            Use(what="limits folder", may_be_made=True),
+        ),
     ]
     if not settings.simulated_gpus:
         use = Use(

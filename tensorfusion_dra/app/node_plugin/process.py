@@ -53,7 +53,12 @@ from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher
+from tensorfusion_dra.driver.publish import (
+    CatalogBuilder,
+    OtherUsersReader,
+    Publisher,
+    ReadingLoop,
+)
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
@@ -130,7 +135,7 @@ class NodePlugin:
         tensor_fusion_root = Path(settings.tensor_fusion_root)
         files = NodeFiles(
             claim_files.cdi_specs(Path(settings.cdi_dir)),
-            claim_files.limits(tensor_fusion_root / "claims"),
+            claim_files.limits(tensor_fusion_root),
             claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
             HostFiles(tensor_fusion_root),
             enforcers,
@@ -162,7 +167,8 @@ class NodePlugin:
             node_parts.discovery(settings, claims_of, check=replacement.check)
         )
         self._card_events = discovery.events if settings.health_events else None
-        self.catalog = DeviceCatalog(
+        other_users = OtherUsersReader(node_parts.allocations(settings))
+        self.cards = CatalogBuilder(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
             host=MachineSizes(settings.disk_folder),
@@ -170,12 +176,17 @@ class NodePlugin:
             tracker=node_parts.health_tracker(settings, claims_of, replacement=replacement),
             taint_effect=node_parts.taint_effect(settings),
             enforcement=node_enforcer.of_devices,
-            allocations=node_parts.allocations(settings),
+            other_users=other_users,
             records=claims_of,
-            events=self._card_events,
+            on_change=publishing_due.wake,
+            read_soon=reading_due.wake,
+        )
+        self.catalog = self.cards.catalog
+        self._reading = ReadingLoop(
+            self.cards,
             poll_seconds=settings.poll_seconds,
             wakeup=reading_due,
-            on_change=publishing_due.wake,
+            events=self._card_events,
         )
 
         self._enforcers = enforcers
@@ -225,6 +236,7 @@ class NodePlugin:
             self._store,
             FactsReader(
                 catalog=self.catalog,
+                other_users=other_users,
                 files=node_parts.card_files(settings),
                 pods=pods if settings.read_pods else None,
                 enforcer=node_enforcer,
@@ -276,9 +288,9 @@ class NodePlugin:
         )
         servers.serve()
         # Prepares wait for the first reading.
-        supervisor.own("cards", self.catalog)
+        supervisor.own("cards", self._reading)
         if self._card_events is not None:
-            supervisor.run("card-events", partial(self._card_events.run, self.catalog.on_event))
+            supervisor.run("card-events", partial(self._card_events.run, self.cards.on_event))
         servers.announce()  # the kubelet may call as soon as it finds the sockets
         supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
 
@@ -335,7 +347,7 @@ class NodePlugin:
         slice_watch = self._slices.watch(
             on_change=self.publisher.slices_changed,
             on_return=self.publisher.server_returned,
-            on_others=self.catalog.set_other_slices,
+            on_others=self.cards.set_other_slices,
         )
         self._supervisor.own("publish", self.publisher)
         self._supervisor.own("slice-watch", slice_watch)
@@ -357,7 +369,7 @@ class NodePlugin:
             pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=pool_due.wake)
             follower = PoolFollower(
                 partial(member, pools, nodes, pool_name=by_name, node_name=settings.node_name),
-                self.catalog,
+                self.cards,
                 self._events(),
                 expands_memory=settings.expands_memory,
                 wakeup=pool_due,
@@ -382,10 +394,15 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,
+            keepers={
+                name: each.facts.keeper or f"enforcer {name}"
+                for name, each in self._enforcers.items()
+            },
             registration=servers.registration,
             api_server=self._api.exchanges.view,
             publishing=self.publisher.view,
             store=self._reconciler.view,
+            xids=self.cards.xids,
             operations=self._operations.recent,
             node=settings.node_name,
             version=version.current(),

@@ -34,7 +34,7 @@ from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.kubelet import pod_resources
-from tensorfusion_dra.state import claim_store, saved_state
+from tensorfusion_dra.state import claim_files, claim_store, saved_state
 from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.saved_state import SavedState
 
@@ -136,8 +136,10 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     return EnforcerSettings(
         folder=folder,
         claims_root=f"{folder}/claims",
-        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)}
-        | {flag("hypervisor_sockets"): settings.bridge_folder},
+        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)},
+        is_choice=settings.is_choice
+        and name in settings.candidates
+        and not settings.simulated_gpus,
     )
 
 
@@ -299,7 +301,7 @@ def recorded(settings: Settings) -> Sequence[PreparedClaim]:
             "expected a readable one; the node plugin rebuilds it from its claim"
         )
     rules = lending_rules(settings, enforcers(settings))
-    return lending.divided(list(found.claims.values()), rules, is_read=True)
+    return lending.divided(list(found.claims.values()), rules)
 
 
 def verdicts_now(
@@ -310,7 +312,7 @@ def verdicts_now(
     found = []
     for claim in claims:
         try:  # the limits were last set when their document was written
-            document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
+            document = claim_files.limits(Path(settings.tensor_fusion_root)).path(claim.ref.uid)
             is_new = now - document.stat().st_mtime < verdicts.STARTING_SECONDS
         except OSError:
             is_new = False

@@ -3,23 +3,20 @@
 import argparse
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.app.shared import setting_sources
-from tensorfusion_dra.app.shared.setting_sources import (
-    LISTENING,
-    LOG_FORMATS,
-    LOG_LEVELS,
-    PORT,
-    setting,
-)
+from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.settings import LISTENING, setting
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 
@@ -27,26 +24,35 @@ TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 OFF: Final = "off"
 LOOPBACK: Final = "loopback"
 ON: Final = "on"
-_NONE: Final = "none"
-_TENSOR_FUSION: Final = "tensor-fusion"
-_SEVERAL: Final = "nvidia,tensor-fusion,hami-core,mps"
 STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
 STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
 
-_MAX_POOL_LENGTH: Final = 253
 _SUBDOMAIN: Final = (
-    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
+    rf"(?=.{{1,{name_rules.SUBDOMAIN_BYTES}}}$){name_rules.SUBDOMAIN.pattern}",
     "a DNS subdomain in lower case",
 )
 _XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
 _NAMES: Final = r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*"
 
 
+_OfEnforcers: Final[Any] = make_dataclass(
+    "_OfEnforcers",
+    [
+        (name, type(item.default), item)
+        for each in registered.DECLARED.values()
+        for name, item in each.settings.items()
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""The settings that enforcers declare."""
+
+
 # The order is that of --help and of docs/settings.md.
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All settings of the node plugin.
+class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the class is no type
+    """All settings of the node plugin, at last those that enforcers declare.
 
     A setting's flag is its name with dashes. Its environment variable is in docs/settings.md.
     """
@@ -186,9 +192,10 @@ class Settings:
     )
     enforcer: str = setting(
         registered.AUTO,
-        f"Enforcers, of which the first present is used: {registered.AUTO} for {_SEVERAL}; "
-        "none for advisory limits.",
-        form=(_NAMES, "names with commas, as hami-core,mps"),
+        f"Enforcers, of which the first present is used: {registered.AUTO} for "
+        f"{','.join(registered.IN_AUTO)}; {registered.NONE} for advisory limits.",
+        form=(_NAMES, f"names with commas, as {','.join(registered.IN_AUTO[-2:])}"),
+        replaces=("enforcers",),
     )
     require_enforcement: bool = setting(
         False,
@@ -214,7 +221,8 @@ class Settings:
     )
     lending_factor: int = setting(
         4,
-        "Largest memory limit under nvidia, as a multiple of the request.",
+        f"Largest memory limit under {', '.join(registered.names_with('keeps_lent_memory'))}, as a "
+        "multiple of the request.",
         span=(1, 100_000),
     )
     read_pods: bool = setting(
@@ -223,27 +231,7 @@ class Settings:
     )
     tensor_fusion_root: str = setting(
         "/run/tensor-fusion",
-        "Folder of Tensor Fusion's hypervisor.",
-        is_path=True,
-    )
-    hypervisor_address: str = setting(
-        "",
-        "Where containers reach the hypervisor, as 10.0.0.7:8001.",
-        form=(rf"(\S+:{PORT})?", "an address and a port, as 10.0.0.7:8001"),
-    )
-    hypervisor_sockets: str = setting(
-        "",
-        "Folder of the hypervisor's sockets; the usual one if empty, unless one enforcer is named.",
-        is_path=True,
-    )
-    hami_core_library: str = setting(
-        "/usr/local/vgpu/libvgpu.so.1",
-        "HAMi-core's library on the host.",
-        is_path=True,
-    )
-    mps_root: str = setting(
-        "/run/nvidia/mps",
-        "Folder of the MPS daemon's pipe and shm on the host.",
+        "Folder of limits documents and of enforcers' files.",
         is_path=True,
     )
 
@@ -262,6 +250,7 @@ class Settings:
         "",
         "Where to serve /healthz, /readyz and the status page, as :8081.",
         form=LISTENING,
+        replaces=("health_host", "health_port"),
     )
     disable_provider: str = setting(
         "",
@@ -285,40 +274,44 @@ class Settings:
         "",
         "Where to serve /metrics; nowhere if empty.",
         form=LISTENING,
+        replaces=("metrics", "metrics_host", "metrics_port"),
     )
     metrics_shares: int = setting(
         1000,
         "Maximum number of shares that have metrics; others are only counted.",
         span=(0, 100_000),
+        replaces=("metrics_most_shares",),
     )
 
     def __post_init__(self) -> None:
         setting_sources.check(self)
         size = len(f"{self.gpupool}/{self.node_name}")
-        if size > _MAX_POOL_LENGTH:
+        if size > name_rules.POOL_NAME_BYTES:
             raise InputError(
-                f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL_LENGTH}"
+                f"gpupool/node-name: {size} characters, expected at most "
+                f"{name_rules.POOL_NAME_BYTES}"
             )
         for name in self.candidates:
             registered.entry_point(name)
-        if self.enforcer == _NONE and self.require_enforcement:
+        if self.enforcer == registered.NONE and self.require_enforcement:
             raise InputError("require-enforcement: found true and enforcer none, expected false")
-        if self.is_choice and _NONE in self.candidates:
+        if self.is_choice and registered.NONE in self.candidates:
             raise InputError(f"enforcer: found {self.enforcer}, expected none to be alone")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
             raise InputError(
                 f"enforcer: found {', '.join(self.candidates)}, which cannot expand a GPU's "
-                f"memory, expected {', '.join(filter(_expands_memory, registered.OWN))} with "
+                f"memory, expected {', '.join(registered.names_with('expands_memory'))} with "
                 "vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
             )
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """Return the names of the enforcers to choose from, in their order."""
-        # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
-        several = _TENSOR_FUSION if self.simulated_gpus else _SEVERAL
-        return tuple((several if self.enforcer == registered.AUTO else self.enforcer).split(","))
+        several = (registered.SIMULATED,) if self.simulated_gpus else registered.IN_AUTO
+        named = self.enforcer.split(",")
+        every = (several if name == registered.AUTO else (name,) for name in named)
+        return tuple(dict.fromkeys(chain.from_iterable(every)))
 
     @property
     def is_choice(self) -> bool:
@@ -328,15 +321,7 @@ class Settings:
     @property
     def expands_memory(self) -> bool:
         """Return True if one of them can extend a card's memory by the host's."""
-        return any(map(_expands_memory, self.candidates))
-
-    @property
-    def bridge_folder(self) -> str:
-        """Return the folder of the hypervisor's sockets; "" if it is not told of pods."""
-        is_usual = self.is_choice and not self.simulated_gpus
-        if self.hypervisor_sockets or not is_usual or _TENSOR_FUSION not in self.candidates:
-            return self.hypervisor_sockets
-        return f"{self.kubelet_root}/device-plugins"
+        return any(registered.facts(name).expands_memory for name in self.candidates)
 
     @property
     def oversubscription(self) -> Oversubscription | None:
@@ -367,10 +352,6 @@ class Settings:
     def status_page_mode(self) -> str:
         """Return one of STATUS_PAGES."""
         return STATUS_PAGES_IN_YAML.get(self.status_page, self.status_page)
-
-
-def _expands_memory(enforcer: str) -> bool:
-    return registered.kind(enforcer).facts.expands_memory
 
 
 def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:

@@ -3,7 +3,6 @@
 Nothing is imported here: a provider is imported in its own thread before its first call.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Final
@@ -13,6 +12,7 @@ import structlog
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
 from tensorfusion_dra.enforcers.registered import AUTO, OWN
 
@@ -28,8 +28,6 @@ DISABLED: Final = "disabled by the setting disable-provider"
 OWN_NAMES: Final = frozenset({"driver", "nvml", AUTO, *OWN})
 """Names of the driver's own, which no package can take."""
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
 
 def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Providers:
     """Return the node's providers; log those that packages register in vain.
@@ -44,6 +42,9 @@ def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Provide
     for each in every:
         if each.unused and each.unused != DISABLED:
             log.error("provider_skipped", **each.log_fields, error=each.unused)
+        elif each.kind is ProviderKind.ENFORCER and each.name not in settings.candidates:
+            expected = f"enforcer: {each.name},{settings.enforcer}"
+            log.warning("enforcer_not_used", **each.log_fields, expected=expected)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
     return Providers((each for each in every if each.kind is not ProviderKind.ENFORCER), wake=wake)
@@ -96,6 +97,6 @@ def _why_unused(name: str, taken: Mapping[str, str]) -> str:
         return f"name: found {name}, which is the driver's own, expected another one"
     if name in taken:
         return f"name: found {name}, which {taken[name]} has, expected another one"
-    if _NAME.fullmatch(name) is None:
+    if any(name_rules.label("name", name)):
         return f"name: found {name[:80]!r}, expected lower-case letters, digits and dashes"
     return ""

@@ -3,7 +3,7 @@
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,59 +13,6 @@ from tensorfusion_dra.discovery import yaml_file
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
-PORT: Final = r"(?!6553[6-9]|655[4-9].|65[6-9]..|6[6-9]...|[7-9]....)[0-9]{1,5}"
-LISTENING: Final = (
-    rf"((\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):{PORT})?",
-    "an address and a port, as :8081 or [::1]:8081, or nothing",
-)
-"""The form of an address to listen on; without a host it is all addresses."""
-_REPLACED: Final = {
-    "enforcers": "enforcer",
-    "health_host": "health_address",
-    "health_port": "health_address",
-    "hypervisor_ip": "hypervisor_address",
-    "hypervisor_port": "hypervisor_address",
-    "metrics": "metrics_address",
-    "metrics_host": "metrics_address",
-    "metrics_port": "metrics_address",
-    "metrics_most_shares": "metrics_shares",
-    "mps_pipes": "mps_root",
-    "mps_shm": "mps_root",
-}
-"""Settings of earlier builds, and what took their place."""
-
-
-def setting(
-    default: str | float | int | bool,
-    about: str,
-    *,
-    env: str = "",
-    choices: Sequence[str] = (),
-    span: tuple[float, float] | None = None,
-    form: tuple[str, str] | None = None,
-    is_path: bool = False,
-) -> Any:
-    """Return a field of a settings class, with what check() expects of its value.
-
-    Args:
-        about: Text for --help.
-        env: Its environment variable, if it is not TENSORFUSION_DRA_ and the name in capitals.
-        choices: The values that it can have; empty for any.
-        span: The least and the greatest number.
-        form: A regular expression, and words for it.
-        is_path: It is an absolute path, or empty if that is the default.
-    """
-    return field(
-        default=default,
-        metadata={
-            "about": about,
-            "env": env,
-            "choices": choices,
-            "span": span,
-            "form": form,
-            "is_path": is_path,
-        },
-    )
 
 
 def add_flags(
@@ -85,7 +32,7 @@ def add_flags(
         if is_hidden
         else "YAML file with settings by flag name.",
     )
-    for item in (each for each in fields(kind) if each.name not in own):
+    for item in (each for each in listed(kind) if each.name not in own):
         default = f" Default: {default_text(item)}." if item.default != "" else ""
         parser.add_argument(
             f"--{flag(item.name)}",
@@ -94,7 +41,7 @@ def add_flags(
             if is_hidden
             else f"{item.metadata['about']}{default} Variable: {variable(item)}.",
         )
-    for name in _REPLACED:
+    for name in _replaced(kind):
         parser.add_argument(f"--{flag(name)}", help=SUPPRESS)
 
 
@@ -110,7 +57,7 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         found.update(_from_file(Path(config), kind))
-    for name, present in _REPLACED.items():
+    for name, present in _replaced(kind).items():
         if getattr(flags, name) or environment.get(f"TENSORFUSION_DRA_{name.upper()}"):
             raise InputError(f"{flag(name)}: found it, expected {flag(present)}")
     for item in fields(kind):
@@ -121,6 +68,11 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
         if item.name in found and not isinstance(item.default, str):
             found[item.name] = _parsed(item.name, str(found[item.name]), type(item.default))
     return found
+
+
+def listed(kind: type[Any]) -> "Sequence[Field[Any]]":
+    """Return the fields of a settings class in the order of --help, those of its bases last."""
+    return sorted(fields(kind), key=lambda item: item.name not in kind.__annotations__)
 
 
 def default_text(item: "Field[Any]") -> str:
@@ -160,6 +112,11 @@ def check(settings: Any) -> None:
             raise InputError(f"{flag(item.name)}: found {value!r}, expected {expected}")
 
 
+def _replaced(kind: type[Any]) -> Mapping[str, str]:
+    """Return the settings of earlier builds, and what took their place."""
+    return {old: item.name for item in fields(kind) for old in item.metadata["replaces"]}
+
+
 def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     try:
         loaded = yaml_file.content(path)
@@ -171,7 +128,7 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            replaced = _REPLACED.get(str(key).replace("-", "_"))
+            replaced = _replaced(kind).get(str(key).replace("-", "_"))
             expected = flag(replaced) if replaced else "the name of a setting (--help lists them)"
             raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
         if not isinstance(value, str | int | float):

@@ -96,7 +96,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     # With auto, the nodes decide.
     facts = EnforcerFacts(enforces_hard=True, names_containers=True)
     if settings.enforcer != registered.AUTO:
-        facts = registered.kind(settings.enforcer).facts
+        facts = registered.facts(settings.enforcer)
     admission = AdmissionRules(
         pools=pools,
         templates=templates,

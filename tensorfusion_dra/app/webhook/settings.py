@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 
 from tensorfusion_dra.app.shared import setting_sources
-from tensorfusion_dra.app.shared.setting_sources import (
-    LISTENING,
-    LOG_FORMATS,
-    LOG_LEVELS,
-    setting,
-)
+from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.settings import LISTENING, setting
 from tensorfusion_dra.enforcers import registered
 
 
@@ -29,11 +25,13 @@ class WebhookSettings:
         ":8081",
         "Where to serve /healthz and /readyz; nowhere if empty.",
         form=LISTENING,
+        replaces=("health_host", "health_port"),
     )
     metrics_address: str = setting(
         ":8081",
         "Where to serve /metrics; nowhere if empty.",
         form=LISTENING,
+        replaces=("metrics", "metrics_host", "metrics_port"),
     )
     kubeconfig: str = setting(
         "", "File with access to the API server; the service account if empty."
@@ -53,6 +51,7 @@ class WebhookSettings:
     enforcer: str = setting(
         registered.AUTO,
         "The nodes' enforcer; pods with isolation hard are refused if it does not enforce that.",
+        replaces=("enforcers",),
     )
     drain_seconds: float = setting(
         5.0,

@@ -385,7 +385,7 @@ def _outdated(pod: Document, claim: Document, observed: Observed) -> Iterator[Fi
         is_ours = resource_claims.stored_name(pod, entry) == claim["metadata"]["name"]
         if template is None or not is_ours or not claim_admission.is_labelled(claim):
             continue
-        if not pod_request.parse(review.annotations_of(pod)).has_percentages:
+        if not pod_request.parse(review.annotations_of(pod)).percentages:
             made = resource_claims.created(pod, name_of(entry), template)
             yield from pod_findings.outdated(claim, _decision(observed, pod, made).changed or claim)
 
@@ -565,7 +565,7 @@ class _Listed:
     def current(self) -> Cards:
         return cards.of_slices(self.listed)
 
-    def selected(self, key: Hashable, select: Callable[[Document], Document], **_: float) -> Cards:
+    def selected(self, key: Hashable, select: Callable[[Document], Document], **_: object) -> Cards:
         return cards.of_slices(map(select, self.listed))
 
     def find(self, pod: PodRef, **_: float) -> Document:

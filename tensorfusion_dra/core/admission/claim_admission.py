@@ -15,10 +15,11 @@ compares a device only with the latest one of each request
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS, PodRequest
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import isolation, share_policy
@@ -37,21 +38,23 @@ from tensorfusion_dra.core.kubernetes import (
 )
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+    objects_at,
+)
 
 Json = dict[str, Any]
 
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
-_BY_REQUEST: Final = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in ["hami-core", "mps"])'
-"""Selector of devices whose enforcer can keep different limits for the requests of one claim
-(core/claims/index_limits.py)."""
-
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
     """Return True if its label marks the claim as one to fill."""
-    labels = as_map(as_map(claim.get("metadata")).get("labels"))
+    labels = map_at(claim, "metadata", "labels")
     return labels.get(names.LABEL_CLAIM_TEMPLATE) == "true"
 
 
@@ -61,7 +64,7 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     Raises:
         InputError: The claim has no pod as owner.
     """
-    for found in map(as_map, as_list(as_map(claim.get("metadata")).get("ownerReferences"))):
+    for found in objects_at(claim, "metadata", "ownerReferences"):
         if (found.get("apiVersion"), found.get("kind")) == ("v1", "Pod"):
             return PodRef(
                 namespace=namespace, name=str(found.get("name")), uid=str(found.get("uid"))
@@ -86,7 +89,7 @@ def filled(claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool
         InputError: The claim has no request that can be filled, or no room for a request per card.
     """
     result = untyped_json.copied(dict(claim))
-    devices = as_map(as_map(result.get("spec")).get("devices"))
+    devices = map_at(result, "spec", "devices")
     request = _to_fill(devices)
     _fill(request, alternatives, pool=pool)
     wanted = alternatives[0]
@@ -105,6 +108,7 @@ def filled_by_container(
     of_containers: Sequence[Sequence[PodRequest]],
     *,
     pool: str,
+    equal_only: Sequence[str] = (),
 ) -> Json:
     """Return the claim with a request for each container, named after it.
 
@@ -113,12 +117,16 @@ def filled_by_container(
     Args:
         of_containers: The request of each container, with its alternatives.
         pool: As of filled().
+        equal_only: Enforcers that cannot keep different limits of the requests of a claim, which
+            core/claims/index_limits.py explains: different shares get no device of their nodes.
 
     Raises:
         InputError: The claim has no request that can be filled, or a name is taken.
     """
+    known = ", ".join(map(quoted, equal_only))
+    by_request = f'!({_ATTRIBUTES}.?{names.ATTR_ENFORCER}.orValue("") in [{known}])'
     result = untyped_json.copied(dict(claim))
-    devices = as_map(as_map(result.get("spec")).get("devices"))
+    devices = map_at(result, "spec", "devices")
     template = _to_fill(devices)
     assert isinstance(devices, dict)
     every, old = as_list(devices["requests"]), name_of(template)
@@ -132,7 +140,7 @@ def filled_by_container(
         _fill(request, each, pool=pool)
         if not are_equal:
             for _, exactly in resource_claims.alternatives(request):
-                exactly["selectors"] = _selectors(exactly["selectors"], _BY_REQUEST)
+                exactly["selectors"] = _selectors(exactly["selectors"], by_request)
         found.append(request)
         if share.tflops_limit or share.vram_limit:
             limits = share_policy.as_config(name, tflops=share.tflops_limit, vram=share.vram_limit)
@@ -157,7 +165,7 @@ def filled_by_container(
 
 def _to_fill(devices: Mapping[str, Any]) -> Json:
     """Return the first request of this driver's class, else the first of an administrator's own."""
-    every = [each for each in as_list(devices.get("requests")) if isinstance(each, dict)]
+    every = objects_at(devices, "requests")
     exact = [each for each in every if isinstance(each.get("exactly"), dict)]
     ours = [each for each in exact if each["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
     if not exact:
@@ -240,8 +248,8 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)
     amounts = {
-        VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
-        for name, amount in wanted.amounts().items()
+        VIRTUAL_OF[name] if wanted.is_virtual else name: text
+        for name, text in quantity.texts(wanted.amounts()).items()
     }
     if amounts:
         capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
@@ -316,7 +324,7 @@ def _selectors(existing: list[object], expression: str) -> list[object]:
     kept = [
         entry
         for entry in existing
-        if as_map(as_map(entry).get("cel")).get("expression") not in (expression, "true")
+        if map_at(entry, "cel").get("expression") not in (expression, "true")
     ]
     return [*kept, {"cel": {"expression": expression}}]
 
@@ -336,10 +344,10 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
         for error in name_rules.label("", name):
             raise InputError(f"found {name!r} for a request of one GPU: {error.text}")
     added = [other for other in others if other["name"] not in taken]
-    if len(requests) + len(added) > MAX_GPUS:
+    if len(requests) + len(added) > resource_claims.MAX_RESULTS:
         raise InputError(
             f"found {len(requests) + len(added)} requests in the claim, {len(cards)} of them for "
-            f"one GPU each, expected at most {MAX_GPUS}"
+            f"one GPU each, expected at most {resource_claims.MAX_RESULTS}"
         )
     after = requests.index(first) + 1
     return [*requests[:after], *added, *requests[after:]]
@@ -378,7 +386,7 @@ CONFIG_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def errors(
-    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, enforces_hard: bool
+    kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, hard_needs: str
 ) -> Iterator[FieldError]:
     """Yield the errors in the parameters of an object.
 
@@ -386,12 +394,12 @@ def errors(
         kind: One of CONFIG_PATHS.
         old: The object that is replaced; empty for a new one. Parameters that it already has pass;
             otherwise nobody could change anything else in the object.
-        enforces_hard: True if the nodes' enforcer brings a limiter for hard isolation.
+        hard_needs: What isolation hard needs; "" if the nodes' enforcer brings a limiter for it.
     """
     path = CONFIG_PATHS[kind]
     existing = [_parameters(config) for config in _configs(old, path)]
     for index, config in enumerate(_configs(found, path)):
-        opaque = as_map(as_map(config).get("opaque"))
+        opaque = map_at(config, "opaque")
         if opaque.get("driver") != names.DRIVER or _parameters(config) in existing:
             continue
         where = f"{'.'.join(path)}[{index}].opaque.parameters"
@@ -403,10 +411,8 @@ def errors(
         if kind == CLASS:
             continue
         chosen = f"{where}.isolation"
-        if parsed.isolation is Isolation.HARD and not enforces_hard:
-            yield FieldError(
-                chosen, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}"
-            )
+        if parsed.isolation is Isolation.HARD and hard_needs:
+            yield FieldError(chosen, Reason.FORBIDDEN, f"found hard, expected {hard_needs}")
         is_shared = parsed.isolation is Isolation.SHARED
         if is_shared and (named := [*_with_amounts(_devices(found, path), as_map(config))]):
             yield FieldError(
@@ -417,58 +423,75 @@ def errors(
             )
 
 
-def below_request(claim: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Yield each limit in a claim's parameters and annotations that is below its request.
+Classes = Mapping[str, ShareParameters | None]
+"""What each DeviceClass says to this driver, by the class's name."""
+NO_CLASSES: Final[Classes] = MappingProxyType({})
+
+
+def below_request(
+    claim: Mapping[str, Any], path: str, classes: Classes = NO_CLASSES
+) -> Iterator[FieldError]:
+    """Yield each limit of a claim, its annotations or its classes that is below its request.
 
     No node would prepare the claim. Admin access has no limits. An amount that a request does not
     name is not compared, since the size of the card is not known here.
 
     Args:
         path: Of the requests, in the object that has them.
+        classes: The DeviceClasses.
 
     Raises:
         ParameterError, QuantityError: A limit or an amount is malformed.
     """
-    every = with_annotations(claim)
-    for request in resource_claims.main_requests(claim):
-        for name, each in resource_claims.alternatives(request):
-            given = {} if each.get("adminAccess") else as_map(each.get("capacity"))
-            asked = parsed_amounts(given.get("requests"))
-            for capacity, text in share_policy.below_request(merged(every, name), asked):
-                text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
-                yield FieldError(path, Reason.INVALID, text)
+    requests = resource_claims.every_request(claim)
+    every = with_annotations(claim, requests, classes)
+    for name, each in requests:
+        given = {} if each.get("adminAccess") else map_at(each, "capacity", "requests")
+        asked = parsed_amounts(given)
+        for capacity, text in share_policy.below_request(merged(every, name), asked):
+            text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
+            yield FieldError(path, Reason.INVALID, text)
 
 
 ParametersFor = tuple[frozenset[str], ShareParameters]
 """Parameters, and the requests that they are for; none for all."""
 
 
-def with_annotations(claim: Mapping[str, Any]) -> list[ParametersFor]:
-    """Return a claim's parameters, after those that its annotations set.
+def with_annotations(
+    claim: Mapping[str, Any], requests: Iterable[tuple[str, Json]], classes: Classes
+) -> list[ParametersFor]:
+    """Return the parameters of a claim and its classes, after those that its annotations set.
 
     Raises:
         ParameterError: They are malformed.
     """
-    return [
-        (frozenset(), share_policy.of_annotations(review.annotations_of(claim))),
-        *parameters(claim),
-    ]
+    annotated = share_policy.of_annotations(review.annotations_of(claim))
+    return [(frozenset(), annotated), *parameters(claim, requests, classes)]
 
 
-def parameters(claim: Mapping[str, Any]) -> list[ParametersFor]:
-    """Return a claim's own parameters.
+def parameters(
+    claim: Mapping[str, Any], requests: Iterable[tuple[str, Json]], classes: Classes
+) -> list[ParametersFor]:
+    """Return the parameters of a claim and its classes; those that a later one replaces first.
+
+    Args:
+        requests: The claim's, with their alternatives.
 
     Raises:
-        ParameterError: They are malformed.
+        ParameterError: The claim's own are malformed.
     """
-    found = []
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    for config in map(as_map, as_list(devices.get("config"))):
-        opaque = as_map(config.get("opaque"))
+    lower: list[ParametersFor] = []
+    upper: list[ParametersFor] = []
+    for name, each in requests:
+        if of_class := classes.get(str(each.get("deviceClassName"))):
+            found = upper if of_class.overridable is False else lower
+            found.append((frozenset({name}), of_class))
+    for config in objects_at(claim, "spec", "devices", "config"):
+        opaque = map_at(config, "opaque")
         if opaque.get("driver") == names.DRIVER:
             chosen = frozenset(map(str, as_list(config.get("requests"))))
-            found.append((chosen, share_policy.parse(opaque.get("parameters"), trusted=False)))
-    return found
+            lower.append((chosen, share_policy.parse(opaque.get("parameters"), trusted=False)))
+    return lower + upper
 
 
 def merged(every: Iterable[ParametersFor], request: str) -> ShareParameters:
@@ -480,11 +503,10 @@ def merged(every: Iterable[ParametersFor], request: str) -> ShareParameters:
     return result
 
 
-def parsed_amounts(found: object) -> dict[str, Quantity]:
+def parsed_amounts(found: Mapping[str, object]) -> dict[str, Quantity]:
     """Return requested or consumed amounts, by capacity without this driver's name."""
     return {
-        name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text)
-        for name, text in as_map(found).items()
+        name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text) for name, text in found.items()
     }
 
 
@@ -499,7 +521,7 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
         for full_name, wanted in resource_claims.alternatives(request):
             if chosen and not {name_of(request), full_name} & chosen:
                 continue
-            given = as_map(as_map(wanted.get("capacity")).get("requests"))
+            given = map_at(wanted, "capacity", "requests")
             short = {key.removeprefix(f"{names.DRIVER}/") for key in given}
             if short & names.CAPACITIES and wanted.get("adminAccess") is not True:
                 yield full_name
@@ -517,4 +539,4 @@ def _devices(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str,
 
 
 def _parameters(config: object) -> object:
-    return as_map(as_map(config).get("opaque")).get("parameters")
+    return map_at(config, "opaque").get("parameters")

@@ -22,19 +22,24 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
+from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    is_whole_number,
+    map_at,
+    name_of,
+    objects_at,
+)
 
 Item = Mapping[str, Any]
 Json = dict[str, Any]
-Classes = Mapping[str, ShareParameters | None]
-"""Parameters of each DeviceClass for this driver, by the class's name."""
 
 APART_SINCE_MINOR: Final = 36
 """First release whose scheduler gives each device of one request only once
@@ -58,8 +63,8 @@ def of_class(device_class: Item) -> ShareParameters | None:
     """
     found = [
         share_policy.parse(opaque.get("parameters"), trusted=True)
-        for config in as_list(as_map(device_class.get("spec")).get("config"))
-        for opaque in [as_map(as_map(config).get("opaque"))]
+        for config in objects_at(device_class, "spec", "config")
+        for opaque in [map_at(config, "opaque")]
         if opaque.get("driver") == names.DRIVER
     ]
     merged = ShareParameters()
@@ -89,7 +94,7 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
         InputError: A request names an amount that its class forbids, or cannot be split.
     """
     result: Json = untyped_json.copied(dict(claim))
-    devices = as_map(as_map(result.get("spec")).get("devices"))
+    devices = map_at(result, "spec", "devices")
     for request in [*resource_claims.main_requests(result)]:
         for name, each, of_class in _shares(request, classes):
             _fill(name, each, of_class)
@@ -100,11 +105,11 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
         if splits:
             exactly = as_map(request.get("exactly"))
             cards = _count(exactly)
-            if not 1 < cards <= MAX_GPUS:
+            if not 1 < cards <= resource_claims.MAX_RESULTS:
                 raise InputError(
                     f"request {name}: found several GPUs, expected `exactly` with a count of at "
-                    f"most {MAX_GPUS}: before Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a "
-                    "request of its own"
+                    f"most {resource_claims.MAX_RESULTS}: before Kubernetes "
+                    f"1.{APART_SINCE_MINOR} each GPU needs a request of its own"
                 )
             request["exactly"] = {**exactly, "count": 1}
         claim_admission.keep_apart(devices, request, cards)
@@ -113,7 +118,7 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
 
 def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
     amounts = of_class.requests or {}
-    given = as_map(as_map(request.get("capacity")).get("requests"))
+    given = map_at(request, "capacity", "requests")
     own = {key.removeprefix(f"{names.DRIVER}/"): text for key, text in given.items()}
     for key in sorted(own.keys() & names.CAPACITIES) if of_class.overridable is False else ():
         if (allowed := amounts.get(key)) != capacity.rounded_up(key, quantity.parse(own[key])):
@@ -156,27 +161,3 @@ def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> It
                     f"Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own, and a "
                     "container gets all of them only by the claim's name",
                 )
-
-
-def spelled_out(claim: Item, classes: Classes) -> Item:
-    """Return the claim as one of this driver's own class that sets its classes' limits itself."""
-    result = {**claim, "spec": untyped_json.copied(claim.get("spec"))}
-    named: dict[str, list[str]] = {}
-    for request in resource_claims.main_requests(result):
-        for name, each in resource_claims.alternatives(request):
-            if classes.get(class_name := str(each.get("deviceClassName"))) is not None:
-                named.setdefault(class_name, []).append(name)
-                each["deviceClassName"] = names.DEVICE_CLASS
-    lower: list[object] = []
-    upper: list[object] = []
-    for class_name, requests in named.items():
-        of_class = classes[class_name]
-        assert of_class is not None
-        config = share_policy.as_config(
-            *requests, tflops=of_class.tflops_limit, vram=of_class.vram_limit
-        )
-        (upper if of_class.overridable is False else lower).append(config)
-    if lower or upper:
-        devices = result["spec"]["devices"]
-        devices["config"] = [*lower, *as_list(devices.get("config")), *upper]
-    return result

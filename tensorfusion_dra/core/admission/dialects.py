@@ -31,7 +31,12 @@ from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+)
 
 Json = dict[str, Any]
 Amounts = dict[str, str]
@@ -133,6 +138,13 @@ class FieldMapping:
     read: Callable[[str], str] = str
     note: str = ""
     excludes: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """True if a pod with this word asks for a GPU; other words only say for which one."""
+        return self.becomes in {*_MEMORY, _COMPUTE, names.ANNOTATION_DEDICATED_GPU} or (
+            self.becomes == _COUNT and self.kind is Kind.RESOURCE
+        )
 
 
 _RESOURCE, _ANNOTATION, _SCHEDULER = Kind.RESOURCE, Kind.ANNOTATION, Kind.SCHEDULER
@@ -308,7 +320,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     translate. So a translated pod is not translated again.
     """
     claims = {name_of(entry) for entry in as_list(as_map(pod.get("spec")).get("resourceClaims"))}
-    written = as_map(as_map(pod.get("metadata")).get("annotations"))
+    written = map_at(pod, "metadata", "annotations")
     if claims & _KSERVE_CLAIMS or not written.keys().isdisjoint(REQUESTING_ANNOTATIONS):
         return Translation()
     result, asked, without = Translation(), dict[str, Amounts](), set[str]()

@@ -13,12 +13,17 @@ from tensorfusion_dra.core.admission.pod_request import (
     REQUESTING_ANNOTATIONS,
     PodRequest,
 )
-from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+    objects_at,
+)
 
 Json = dict[str, Any]
 
@@ -26,12 +31,6 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
-OF_CONTAINERS: Final = (
-    f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
-    "hami-core or mps, which keep equal ones only; nvidia and Tensor Fusion's hypervisor keep the "
-    "sum of the pod's containers on a card"
-)
-"""What becomes of the limits of single containers."""
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
 _MOST_COMPARED: Final = 20
@@ -130,21 +129,34 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
     found, chosen = [], frozenset(wanted.containers)
     every = resource_claims.containers_with_paths(pod)
     for path, container in islice(every, MAX_CONTAINERS + 1):
-        name, resources = name_of(container), as_map(container.get("resources"))
-        takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
+        name, resources = str(container.get("name", "")), map_at(container, "resources")
+        takes_gpus = any(names.NVIDIA_GPU in map_at(resources, kind) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
         found.append(
             PodContainer(
                 path=path,
                 name=name,
-                env=tuple(map(name_of, as_list(container.get("env")))),
-                claims=tuple(map(as_map, as_list(resources.get("claims")))),
+                env=tuple(str(each.get("name")) for each in objects_at(container, "env")),
+                claims=tuple(objects_at(resources, "claims")),
                 takes_gpus=takes_gpus,
-                is_privileged=as_map(container.get("securityContext")).get("privileged") is True,
+                is_privileged=map_at(container, "securityContext").get("privileged") is True,
                 has_share=name in chosen if chosen else is_chosen,
             )
         )
     return tuple(found)
+
+
+def of_containers(equal_only: Sequence[str]) -> str:
+    """Return what becomes of the limits of single containers.
+
+    Args:
+        equal_only: As of claim_admission.filled_by_container().
+    """
+    return (
+        f"{names.ANNOTATION_CONTAINER_SHARES}: different shares get no GPU of a node with enforcer "
+        f"{' or '.join(equal_only)}, which keep equal ones only; others keep the sum of the pod's "
+        "containers on a card"
+    )
 
 
 def errors(
@@ -152,7 +164,7 @@ def errors(
     wanted: PodRequest,
     every: Sequence[PodContainer],
     *,
-    takes_hard: bool,
+    hard_needs: str,
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
@@ -163,7 +175,7 @@ def errors(
 
     Args:
         every: The pod's containers.
-        takes_hard: True if the pod may choose hard isolation.
+        hard_needs: What isolation hard needs; "" if the pod may choose it.
     """
     if len(every) > MAX_CONTAINERS:
         text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
@@ -199,11 +211,11 @@ def errors(
     for one in wanted.of_containers or (wanted,):
         for annotation, text in one.below_request():
             yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
-    if wanted.share.isolation is Isolation.HARD and not takes_hard:
+    if wanted.share.isolation is Isolation.HARD and hard_needs:
         yield FieldError(
             pod_request.path_of(names.ANNOTATION_ISOLATION),
             Reason.FORBIDDEN,
-            f"found hard, expected {isolation.HARD_NEEDS}",
+            f"found hard, expected {hard_needs}",
         )
     known = dict.fromkeys(container.name for container in every)
     if unknown := [repr(name[:80]) for name in wanted.containers if name not in known]:
@@ -225,7 +237,8 @@ def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
 
 def _has_claim(spec: Mapping[str, Any]) -> bool:
     """Return True if the spec of a pod has the claim that the webhook adds."""
-    return any(name_of(each) == names.POD_CLAIM for each in as_list(spec.get("resourceClaims")))
+    entries = objects_at(spec, "resourceClaims")
+    return any(each.get("name") == names.POD_CLAIM for each in entries)
 
 
 def _named_twice(annotations: Mapping[str, str], wanted: PodRequest) -> Iterator[FieldError]:
@@ -360,9 +373,9 @@ def warnings(
         )
     if spec.get("nodeName"):
         yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
-    for entry in map(as_map, as_list(spec.get("resourceClaims"))):
+    for entry in objects_at(spec, "resourceClaims"):
         named = entry.get("resourceClaimTemplateName")
-        if name_of(entry) == names.POD_CLAIM and named != template:
+        if entry.get("name") == names.POD_CLAIM and named != template:
             kept = named or entry.get("resourceClaimName")
             yield f"spec.resourceClaims: {names.POD_CLAIM} keeps {kept} instead of {template}"
     for container in every:

@@ -13,7 +13,12 @@ from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+)
 
 Item = Mapping[str, Any]
 
@@ -34,7 +39,7 @@ def without_effect(pod: Item) -> Iterator[Finding]:
     known and one resembles a known one. Tensor Fusion itself serves pods with its label or
     scheduler.
     """
-    annotations, labels = review.annotations_of(pod), as_map(as_map(pod["metadata"]).get("labels"))
+    annotations, labels = review.annotations_of(pod), map_at(pod, "metadata", "labels")
     is_off = annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
     scheduler = as_map(pod.get("spec")).get("schedulerName")
     is_served = labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true"
@@ -195,7 +200,7 @@ def outdated(stored: Item, current: Item) -> Iterator[Finding]:
 
 def _amounts_named(claim: Item) -> set[str]:
     asked = resource_claims.requests(claim)
-    return {name for each in asked for name in as_map(as_map(each.get("capacity")).get("requests"))}
+    return {name for each in asked for name in map_at(each, "capacity", "requests")}
 
 
 def _filled_in(claim: Item) -> dict[str, object]:
@@ -205,7 +210,7 @@ def _filled_in(claim: Item) -> dict[str, object]:
     """
     annotations, asked = review.annotations_of(claim), []
     for each in resource_claims.requests(claim):
-        amounts = as_map(as_map(each.get("capacity")).get("requests"))
+        amounts = map_at(each, "capacity", "requests")
         named = {name.removeprefix("virtual_"): text for name, text in amounts.items()}
         if (each.get("selectors"), named) not in asked:
             asked.append((each.get("selectors"), named))

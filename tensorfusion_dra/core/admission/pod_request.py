@@ -14,15 +14,11 @@ from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity, untyped_json
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 Item = Mapping[str, Any]
-
-
-MAX_GPUS: Final = 32
-"""Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 
 REQUESTING_ANNOTATIONS: Final = (
     names.ANNOTATION_DRA_ENABLED,
@@ -98,8 +94,8 @@ def _percent(text: str) -> Quantity | None:
 
 
 def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= MAX_GPUS:
-        raise ValueError(f"found {text[:80]!r}, expected 1 to {MAX_GPUS}")
+    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= resource_claims.MAX_RESULTS:
+        raise ValueError(f"found {text[:80]!r}, expected 1 to {resource_claims.MAX_RESULTS}")
     return int(text)
 
 
@@ -152,8 +148,8 @@ def _shares(text: str) -> Mapping[str, object]:
         found = untyped_json.parse(text.encode())
     except ValueError as error:
         raise ValueError(f"found no JSON: {error}") from error
-    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_GPUS:
-        raise ValueError(f"expected an object of 1 to {MAX_GPUS} containers")
+    if not isinstance(found, dict) or not 1 <= len(found) <= resource_claims.MAX_RESULTS:
+        raise ValueError(f"expected an object of 1 to {resource_claims.MAX_RESULTS} containers")
     for name, share in found.items():
         if isinstance(share, str) and share in found and not isinstance(found[share], str):
             continue
@@ -164,6 +160,18 @@ def _shares(text: str) -> Mapping[str, object]:
         if fields.errors:
             raise ValueError(str(fields.errors[0])[:300])
     return found
+
+
+class AnnotationError(InputError):
+    """No card has what an annotation requests.
+
+    Attributes:
+        text: What was found and expected, without the annotation.
+    """
+
+    def __init__(self, annotation: str, text: str) -> None:
+        self.annotation, self.text = annotation, text
+        super().__init__(f"{annotation}: {text}")
 
 
 # The order of errors. Of a pod's annotations, those that name a share are read by the node as well.
@@ -245,9 +253,26 @@ class PodRequest:
     errors: tuple[FieldError, ...] = ()
 
     @property
-    def has_percentages(self) -> bool:
-        """Return True if the pod requests or limits something as a percentage."""
-        return self.like_memory or any((self.percent, self.percent_limit, self.vram_percent))
+    def percentages(self) -> tuple[str, ...]:
+        """The annotations that request or limit something as a percentage."""
+        compute = names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+        if self.percent and self.percent == self.percent_limit:
+            compute = names.ANNOTATION_COMPUTE_PERCENT_LIMIT  # perhaps the only one
+        found = {
+            compute: self.percent or self.like_memory,
+            names.ANNOTATION_COMPUTE_PERCENT_LIMIT: self.percent_limit,
+            names.ANNOTATION_VRAM_PERCENT_REQUEST: self.vram_percent,
+        }
+        return tuple(annotation for annotation, is_set in found.items() if is_set)
+
+    @property
+    def selectors(self) -> Mapping[str, str]:
+        """The pod's own device selectors, by annotation."""
+        found = {
+            names.ANNOTATION_CEL_EXPRESSION: self.expression,
+            names.ANNOTATION_CEL_FILTER: self.selector,
+        }
+        return {annotation: text for annotation, text in found.items() if text}
 
     @property
     def has_amounts(self) -> bool:
@@ -407,13 +432,14 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
         pool: The GPUPool that the pod's devices come from; "" for any.
 
     Raises:
-        InputError: Cards that the pod can get differ, or there is none.
+        AnnotationError: Cards that the pod can get differ, or there is none.
     """
-    if not wanted.has_percentages:
+    if not wanted.percentages:
         return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
     if wanted.percent_limit and len(wanted.models) > 1:
-        raise InputError(
-            f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU"
+        raise AnnotationError(
+            names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+            f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU",
         )
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
@@ -425,9 +451,10 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
         own = sorted(published.kinds(partial(_is_in_reach, choice, pool)))
         found += [_in_amounts(choice, own)] if own else []
     if not found:
-        raise InputError(
+        raise AnnotationError(
+            wanted.percentages[0],
             f"found no published GPU {' or '.join(models) or 'of any model'} in "
-            f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_REMEDY}"
+            f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_REMEDY}",
         )
     return tuple(found)
 
@@ -479,15 +506,17 @@ def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
     """Return the request with the amounts that its percentages are on each of these cards.
 
     Raises:
-        InputError: The cards differ, or a limit is below what the percentages request.
+        AnnotationError: The cards differ, or a limit is below what the percentages request.
     """
     share, tflops, vram = wanted.share, wanted.tflops, wanted.vram
     if wanted.vram_percent:
-        whole = _only({each.vram: f"{each.model} of {each.vram}" for each in every})
+        of_memory = {each.vram: f"{each.model} of {each.vram}" for each in every}
+        whole = _only(names.ANNOTATION_VRAM_PERCENT_REQUEST, of_memory)
         part = whole.nano * wanted.vram_percent.nano // (_HUNDRED.nano * NANO)
         vram = Quantity.of_bytes(max(1, part // MIB) * MIB)
     if wanted.percent or wanted.percent_limit:
-        whole = _only({each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every})
+        of_compute = {each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every}
+        whole = _only(wanted.percentages[0], of_compute)
         if wanted.percent_limit:
             share = replace(share, tflops_limit=_part(whole, wanted.percent_limit, is_limit=True))
         tflops = _part(whole, wanted.percent) if wanted.percent else tflops
@@ -506,21 +535,24 @@ def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
         vram_percent=None,
         like_memory=False,
     )
-    for name, text in share_policy.below_request(share, found.amounts()):
-        raise InputError(f"{name} limit: {text}")
+    for annotation, text in found.below_request():
+        if wanted.percent_limit and annotation == names.ANNOTATION_TFLOPS_LIMIT:
+            annotation = names.ANNOTATION_COMPUTE_PERCENT_LIMIT  # noqa: PLW2901
+        raise AnnotationError(annotation, text)
     return found
 
 
-def _only(found: Mapping[Quantity, str]) -> Quantity:
-    """Return the amount that all cards have.
+def _only(annotation: str, found: Mapping[Quantity, str]) -> Quantity:
+    """Return the amount that all cards have, of which the annotation requests a part.
 
     Raises:
-        InputError: They differ.
+        AnnotationError: They differ.
     """
     if len(found) > 1:
-        raise InputError(
+        raise AnnotationError(
+            annotation,
             f"found {', '.join(found[amount] for amount in sorted(found)[:5])}, expected one kind "
-            f"of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
+            f"of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}",
         )
     return next(iter(found))
 

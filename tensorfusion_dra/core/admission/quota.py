@@ -25,14 +25,13 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
-from tensorfusion_dra.core.admission.claim_admission import ParametersFor
-from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
+from tensorfusion_dra.core.admission.claim_admission import NO_CLASSES, Classes, ParametersFor
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number, map_at
 
 WORKERS: Final = "workers"
 
@@ -58,15 +57,8 @@ Item = Mapping[str, Any]
 Amounts = dict[str, Quantity]
 
 
-def shares(claim: Item) -> list[Amounts]:
-    """Return the amounts of each request of the claim, or of each share that it has.
-
-    An amount that is not known in advance is missing.
-    """
-    return _shares(_options(claim))
-
-
 def _shares(every: Iterable[list[tuple[Amounts, int]]]) -> list[Amounts]:
+    """Return the amounts of each request; one that is not known in advance is missing."""
     found = []
     for options in every:
         known = [name for name in options[0][0] if all(name in each for each, _ in options)]
@@ -82,13 +74,15 @@ def _shares(every: Iterable[list[tuple[Amounts, int]]]) -> list[Amounts]:
     return found
 
 
-def _options(claim: Item) -> Iterator[list[tuple[Amounts, int]]]:
+def _options(claim: Item, classes: Classes) -> Iterator[list[tuple[Amounts, int]]]:
     """Yield the alternatives of each request: what one card is charged, and the number of cards."""
     try:
-        every = claim_admission.with_annotations(claim)
+        every = claim_admission.with_annotations(
+            claim, resource_claims.every_request(claim), classes
+        )
     except ParameterError:
         every = []  # no node prepares this claim
-    for alternatives in _cards(claim):
+    for alternatives in _cards(claim, classes):
         yield [
             (_charged(amounts, {**amounts, **_limits(every, request)}), count)
             for request, amounts, count in alternatives
@@ -111,9 +105,13 @@ def sums(found: Iterable[Amounts]) -> Amounts:
     return result
 
 
-def counted(claim: Item) -> Amounts:
-    """Return what the claim is charged; empty if it has none of this driver's cards."""
-    return _counted(shares(claim))
+def counted(claim: Item, classes: Classes = NO_CLASSES) -> Amounts:
+    """Return what the claim is charged; empty if it has none of this driver's cards.
+
+    Args:
+        classes: The DeviceClasses; those with amounts are this driver's.
+    """
+    return _counted(_shares(_options(claim, classes)))
 
 
 def _counted(found: list[Amounts]) -> Amounts:
@@ -138,7 +136,7 @@ def _limited(quota: Item, scope: str, **fields: str) -> Amounts:
 
 
 def _scope(quota: Item, scope: str) -> Mapping[str, object]:
-    return as_map(as_map(quota.get("spec")).get(scope))
+    return map_at(quota, "spec", scope)
 
 
 def defaults(quotas: Iterable[Item], annotations: Mapping[str, str]) -> dict[str, str]:
@@ -160,6 +158,7 @@ def refusals(
     others: Mapping[str, Amounts],
     old: Item | None = None,
     *,
+    classes: Classes = NO_CLASSES,
     names_others: bool = True,
 ) -> Iterator[str]:
     """Yield why the quota does not admit a new claim, or a change of one.
@@ -168,10 +167,11 @@ def refusals(
         others: What the namespace's other claims are charged, by the claim's name.
         old: The claim before the change. What it had already is not refused, as the claims may
             have more than a newer quota.
+        classes: As of counted().
         names_others: Whether the reader may learn what they have.
     """
-    options = list(_options(claim))
-    requested, before = _shares(options), counted(old or {})
+    options = list(_options(claim, classes))
+    requested, before = _shares(options), counted(old or {}, classes)
     asked = _counted(requested)
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
     try:
@@ -191,7 +191,7 @@ def refusals(
             yield f"{subject}: {amount}: found a request without {name}, expected its amount"
             continue
         field, _, name = amount.partition(".")
-        if field == "limits" and not _sets_limit(claim, name):
+        if field == "limits" and not _sets_limit(claim, name, classes):
             yield (
                 f"{subject}: {amount}: found no limit in the claim, expected one in its parameters "
                 f"or its annotation {names.ANNOTATION_PREFIX}{name}-limit"
@@ -223,7 +223,7 @@ def _names(having: Amounts) -> str:
     return f" by {shown}" if shown else ""
 
 
-def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
+def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, int]]]:
     """Yield the alternatives of each request: its name, a card's amounts, the number of cards.
 
     What is allocated has one.
@@ -231,22 +231,27 @@ def _cards(claim: Item) -> Iterator[list[tuple[str, Amounts, int]]]:
     allocated = resource_claims.results(claim)
     for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-            yield [(str(result.get("request")), _amounts(result.get("consumedCapacity")), 1)]
+            yield [(str(result.get("request")), _amounts(map_at(result, "consumedCapacity")), 1)]
     if allocated:
         return
     for request in resource_claims.main_requests(claim):
         options = []
         for full_name, each in resource_claims.alternatives(request):
-            if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
-                found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
+            of_class = str(each.get("deviceClassName"))
+            is_ours = of_class == names.DEVICE_CLASS or classes.get(of_class) is not None
+            if is_ours and not each.get("adminAccess"):
+                found = (
+                    resource_claims.MAX_RESULTS
+                    if each.get("allocationMode") == "All"
+                    else each.get("count")
+                )
                 count = found if is_whole_number(found) else 1
-                capacity = as_map(each.get("capacity"))
-                options.append((full_name, _amounts(capacity.get("requests")), count))
+                options.append((full_name, _amounts(map_at(each, "capacity", "requests")), count))
         if options:
             yield options
 
 
-def _amounts(found: object) -> Amounts:
+def _amounts(found: Item) -> Amounts:
     """Return TFLOPS and memory of a card; of a virtual and a physical amount the larger one."""
     given = claim_admission.parsed_amounts(found)
     return {
@@ -264,13 +269,14 @@ def _limits(every: Iterable[ParametersFor], request: str) -> Amounts:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def _sets_limit(claim: Item, name: str) -> bool:
+def _sets_limit(claim: Item, name: str, classes: Classes) -> bool:
     """Return True if no annotation of a pod can set this limit of any of the claim's requests.
 
     Raises:
         ParameterError: The claim's parameters are malformed.
     """
-    every = claim_admission.parameters(claim)
+    every = claim_admission.parameters(claim, resource_claims.every_request(claim), classes)
+    requests = (request for options in _cards(claim, classes) for request, _, _ in options)
     return bool(names.SHARE_ANNOTATIONS & review.annotations_of(claim).keys()) or all(
-        name in _limits(every, request) for options in _cards(claim) for request, _, _ in options
+        name in _limits(every, request) for request in requests
     )

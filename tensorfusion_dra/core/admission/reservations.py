@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.admission.quota import Amounts
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, review, untyped_json
@@ -62,11 +61,12 @@ def most(one: Amounts, other: Amounts) -> Amounts:
 
 
 def of_claim(
-    claim: Item, before: Reservation | None, *, is_trusted: bool, now: float
+    claim: Item, charged: Amounts, before: Reservation | None, *, is_trusted: bool, now: float
 ) -> Reservation:
     """Return the reservation of a claim that is admitted now.
 
     Args:
+        charged: What the claim is charged.
         before: Its earlier one. Either of two changes may be stored last, so the larger amounts
             count.
     """
@@ -74,7 +74,7 @@ def of_claim(
         ends_at=now + STORED_SECONDS,
         name=str(claim["metadata"].get("name", "")),
         is_trusted=is_trusted,
-        amounts=quota.counted(claim),
+        amounts=charged,
     )
     if before is None:
         return new

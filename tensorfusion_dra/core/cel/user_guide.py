@@ -19,6 +19,7 @@ Everything else, whitespace and comments included, stays unchanged.
 import functools
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, Literal, NoReturn
@@ -27,6 +28,9 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.device import Node, Reading, Version, build_devices
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, TflopsSource
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 MAX_EXPRESSION_BYTES: Final = 10_240
 """CELSelectorExpressionMaxLength of resource.k8s.io."""
@@ -51,30 +55,33 @@ class ValueKind(StrEnum):
     UNKNOWN = "a value"
 
 
-ATTRIBUTES: Final = {
-    names.ATTR_MODEL: ValueKind.STRING,
-    names.ATTR_POOL_NAME: ValueKind.STRING,
-    names.ATTR_POD_NAMESPACE: ValueKind.STRING,
-    names.ATTR_UUID: ValueKind.STRING,
-    names.ATTR_PHASE: ValueKind.STRING,
-    names.ATTR_USED_BY: ValueKind.STRING,
-    names.ATTR_NODE_NAME: ValueKind.STRING,
-    names.ATTR_QOS: ValueKind.STRING,
-    names.ATTR_NODE_TOTAL_TFLOPS: ValueKind.AMOUNT,
-    names.ATTR_NODE_TOTAL_VRAM: ValueKind.AMOUNT,
-    names.ATTR_NODE_TOTAL_GPUS: ValueKind.INT,
-    names.ATTR_NODE_MANAGED_GPUS: ValueKind.INT,
-    names.ATTR_NODE_VIRTUAL_TFLOPS: ValueKind.AMOUNT,
-    names.ATTR_NODE_VIRTUAL_VRAM: ValueKind.AMOUNT,
-    names.ATTR_PRODUCT_NAME: ValueKind.STRING,
-    names.ATTR_ARCHITECTURE: ValueKind.STRING,
-    names.ATTR_COMPUTE_CAPABILITY: ValueKind.VERSION,
-    names.ATTR_DRIVER_VERSION: ValueKind.VERSION,
-    names.ATTR_ENFORCER: ValueKind.STRING,
-    names.ATTR_ENFORCES_COMPUTE: ValueKind.BOOL,
-    names.ATTR_ENFORCES_MEMORY: ValueKind.BOOL,
+_KINDS: Final[Mapping[type, ValueKind]] = {
+    str: ValueKind.STRING,
+    int: ValueKind.INT,
+    bool: ValueKind.BOOL,
+    Version: ValueKind.VERSION,
 }
-"""Attributes of the guide, and those that this driver publishes in addition."""
+_CARD: Final = Gpu(
+    uuid="GPU-0",
+    index=0,
+    minor=None,
+    product_name="",
+    model="",
+    milli_tflops=1,
+    tflops_source=TflopsSource.TABLE,
+    vram_bytes=GIB,
+)
+ATTRIBUTES: Final = {
+    # Of the strings only amounts begin with a digit here.
+    name: ValueKind.AMOUNT
+    if isinstance(value, str) and value[:1].isdigit()
+    else _KINDS[type(value)]
+    for each in build_devices(
+        Reading(inventory=Inventory(gpus=(_CARD,)), node=Node(name="node", gpupool="pool", qos=""))
+    )
+    for name, value in each.attributes.items()
+}
+"""Attributes of every device of this driver, those of the guide among them."""
 
 NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
 """Capacities that only the devices of oversubscribing pools have."""

@@ -92,7 +92,7 @@ class ClaimFacts:
         access: By device name, for the requested devices.
         shared_access: Access that a container with any of them needs once.
         enforcer: Name of the claim's enforcer.
-        enforces_hard: True if the enforcer brings a limiter for hard isolation.
+        hard_needs: What isolation hard needs; "" if the enforcer brings a limiter for it.
         none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
         missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
         unenforced: Why claims are refused whose limits depend on a sign of the enforcer; "" if it
@@ -112,7 +112,7 @@ class ClaimFacts:
     access: Mapping[str, CardAccess]
     shared_access: SharedAccess
     enforcer: str = ""
-    enforces_hard: bool = False
+    hard_needs: str = isolation.HARD_NEEDS
     none_found: str = ""
     missing: Mapping[str, str] = field(default_factory=dict)
     unenforced: str = ""
@@ -179,7 +179,7 @@ def _share(
                 policy.isolation,
                 consumed=consumed,
                 device=device.capacity,
-                enforces_hard=facts.enforces_hard,
+                hard_needs=facts.hard_needs,
             )
         if policy.limiter and policy.isolation is not Isolation.SHARED:
             limit = wanted
@@ -207,7 +207,7 @@ def _share(
         pci_bus_id=device.gpu.pci_bus_id or "",
         wanted_vram_bytes=wanted.vram_bytes,
         wanted_sm_percent=wanted.sm_percent,
-        reserved=request,
+        requested_sm_percent=request.sm_percent,
         total=total,
         granted=granted,
         limit=limit,

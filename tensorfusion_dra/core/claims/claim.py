@@ -1,21 +1,18 @@
 """Allocated claims: the scheduler's results, read from a ResourceClaim."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 
 # These become parts of file names, paths at the API server and names of CDI devices.
 _UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN: Final = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
-)
 
 _MAX_SHOWN: Final = 320
 """Length of a claim's ``namespace/name`` from which an error shows a question mark instead."""
@@ -124,12 +121,14 @@ def check_ref(ref: ClaimRef) -> None:
             f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
             f"at most 63"
         )
-    _check_name(ref, "namespace", ref.namespace, _LABEL)
-    _check_name(ref, "name", ref.name, _SUBDOMAIN)
+    _check_name(ref, "namespace", ref.namespace, name_rules.label)
+    _check_name(ref, "name", ref.name, name_rules.subdomain)
 
 
-def _check_name(ref: ClaimRef, what: str, name: object, rule: re.Pattern[str]) -> None:
-    if not isinstance(name, str) or not rule.fullmatch(name):
+def _check_name(
+    ref: ClaimRef, what: str, name: object, rule: Callable[[str, object], Iterator[FieldError]]
+) -> None:
+    if any(rule(what, name)):
         raise ClaimError(
             f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected a Kubernetes name"
         )
@@ -159,7 +158,7 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
             if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
                 name, uid = consumer["name"], str(consumer["uid"])
                 # Both become parts of paths.
-                _check_name(ref, "reservedFor", name, _SUBDOMAIN)
+                _check_name(ref, "reservedFor", name, name_rules.subdomain)
                 if not is_uid(uid):
                     raise ClaimError(
                         f"claim {ref}: reservedFor: UID {uid[:80]!r}, expected letters, digits "
@@ -218,7 +217,7 @@ def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
             )
     request, _, subrequest = result["request"].partition("/")
     # Request and share ID become part of the names of CDI devices and variables.
-    _check_name(ref, "request", request, _LABEL)
+    _check_name(ref, "request", request, name_rules.label)
     share_id = result.get("shareID")
     if share_id is not None and (not isinstance(share_id, str) or not _UID.fullmatch(share_id)):
         raise ClaimError(f"claim {ref}: shareID: found {str(share_id)[:80]!r}, expected a UID")

@@ -85,11 +85,6 @@ def documents(
     }
 
 
-def file_names(claim: PreparedClaim) -> tuple[str, ...]:
-    """Return the names of the files that a claim with metadata has, without .json."""
-    return tuple(file_name(claim.ref.uid, request) for request in requests(claim))
-
-
 def requests(claim: PreparedClaim) -> tuple[str, ...]:
     """Return the claim's requests, in the order of the shares."""
     return tuple(dict.fromkeys(share.request for share in claim.shares))

@@ -12,16 +12,16 @@ start.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Literal, Self
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.ports import Loop, Pods, WorkerPods
 from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 
 Records = Callable[[], Sequence[PreparedClaim]]
@@ -118,6 +118,7 @@ class EnforcerFacts:
     """Facts of an enforcer that are the same on every node. The defaults promise least.
 
     Attributes:
+        keeper: What keeps the limits, for texts, such as "the MPS daemon"; "" for its name.
         enforces_hard: It brings a limiter that reads its limits from the container's environment,
             so that tenants may choose isolation `hard`.
         enforces_compute: All processes of a claim together are kept within its compute limits.
@@ -127,6 +128,7 @@ class EnforcerFacts:
             one request at the same time then need one PID namespace.
         names_containers: Its limiter needs the name of its container, which the webhook adds.
         fixed: Isolation modes in which the limit of a running container cannot be lowered.
+        equal_only: It cannot tell requests of a claim apart, so that their limits have to be equal.
         mixed: Isolation modes in which it cannot tell two claims in one container apart.
         keeps_lent_memory: Memory in use cannot be taken back, and the tenant to whom it is reserved
             waits for it. So the node's setting lending-factor bounds what is lent.
@@ -137,6 +139,7 @@ class EnforcerFacts:
         remedy: What to do on a node without it.
     """
 
+    keeper: str = ""
     enforces_hard: bool = False
     enforces_compute: bool = False
     enforces_memory: bool = False
@@ -144,6 +147,7 @@ class EnforcerFacts:
     counts_by_pid: bool = True
     names_containers: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
+    equal_only: bool = False
     mixed: frozenset[Isolation] = frozenset(Isolation)
     keeps_lent_memory: bool = False
     loses_limits: bool = False
@@ -160,17 +164,24 @@ class EnforcerSettings:
         claims_root: Host folder in which each claim can have a folder of its own, named by its UID.
             That folder is removed with the claim, with everything that containers wrote into it.
         values: Every setting of the node plugin as text, by the name of its flag.
+        is_choice: True if the node chooses among several enforcers, of which it is one.
     """
 
     folder: str
     claims_root: str
     values: Mapping[str, str] = field(default_factory=dict)
+    is_choice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something that `doctor` warns of although the enforcer is there."""
+    """Something that `doctor` says although the enforcer is there.
 
+    Attributes:
+        level: One of core.doctor.finding.Level.
+    """
+
+    level: Literal["ok", "note", "warning"] = "warning"
     subject: str
     found: str
     expected: str
@@ -184,75 +195,13 @@ class Sign:
     Attributes:
         verdict: About shares with limits in the default isolation.
         advice: What else is wrong.
+        may_be_missing: Claims are prepared also if the verdict is NotEnforced, unless the setting
+            require-enforcement is true: no file or socket that they need is missing.
     """
 
     verdict: Verdict
     advice: tuple[Advice, ...] = ()
-
-
-class Pods(Protocol):
-    """Reader of pods at the API server."""
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """Return the stored pod with this UID; None if it is gone or replaced.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to read pods.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
-
-class Loop(Protocol):
-    """A loop that runs in a thread of its own."""
-
-    def run(self) -> None:
-        """Run until stopped."""
-        ...
-
-    def stop(self) -> None:
-        """End run()."""
-        ...
-
-
-class WorkerPods(Protocol):
-    """Reader and marker of the node's pods that have the label of workers."""
-
-    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of this node's stored workers that have not ended.
-
-        Of a worker that is too large, only name, namespace, UID and annotations are read.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to list pods.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
-    def mark(
-        self,
-        pod: PodRef,
-        *,
-        labels: Mapping[str, str | None],
-        annotations: Mapping[str, str | None],
-        wait_seconds: float,
-    ) -> None:
-        """Set labels and annotations of the pod with this UID; None removes one.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to patch the pod.
-            RetryableError: They may not be set; the pod may be gone.
-        """
-        ...
-
-    def watch(
-        self,
-        keep: Projection,
-        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
-        on_event: Callable[[str, Mapping[str, Any]], None],
-    ) -> Loop:
-        """Return a watch of the node's workers, to be run by a thread of its own."""
-        ...
+    may_be_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +221,7 @@ class Enforcer:
     The limit of a share may become any amount between its request and the wanted limit, and each
     can be expressed, unless its isolation is in facts.fixed (docs/adr/0070). The other methods may
     be called by any thread, also several at a time. Of enforcers of other packages, of_record(),
-    used() and loops() are not called.
+    used(), loops() and examine() are not called.
 
     Attributes:
         name: Name of the enforcer in the settings; the same as that of its entry point.
@@ -336,6 +285,17 @@ class Enforcer:
         """Look whether the enforcer is there, on a node with real cards."""
         text = f"enforcer {self.name}: whether it works shows only in a running container"
         return Sign(verdict=verdicts.unknown(verdicts.NO_SIGNS, text))
+
+    def examine(
+        self, node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
+    ) -> Iterable[Advice]:
+        """Judge for `doctor` whether other schedulers use the enforcer's software on a node.
+
+        Args:
+            node: A Node object.
+            workers: Tensor Fusion's worker pods on the node; None if they cannot be listed.
+        """
+        return ()
 
     def judge(
         self,

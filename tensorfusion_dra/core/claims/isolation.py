@@ -41,12 +41,14 @@ from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import node_fit
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-
-HARD_NEEDS: Final = (
-    "an enforcer that brings one (hami-core, mps), or hard from an administrator: DeviceClass, "
-    "GPUPool or node settings"
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
 )
+
+HARD_NEEDS: Final = "hard from an administrator: DeviceClass, GPUPool or node settings"
+"""What isolation hard needs on a node whose enforcer brings no limiter for it."""
 SHARED_NEEDS: Final = (
     "the whole card (leave the amounts out), or shared from an administrator: DeviceClass, "
     "GPUPool or node settings"
@@ -59,7 +61,7 @@ def check_choice(
     *,
     consumed: Mapping[str, Quantity],
     device: Mapping[str, Capacity],
-    enforces_hard: bool,
+    hard_needs: str,
 ) -> None:
     """Refuse a tenant's choice of isolation that is reserved for administrators.
 
@@ -68,13 +70,13 @@ def check_choice(
         isolation: The tenant's choice.
         consumed: Amounts that the share consumes, by capacity.
         device: The card's capacities.
-        enforces_hard: True if the node's enforcer brings a limiter for hard isolation.
+        hard_needs: What isolation hard needs; "" if the node's enforcer brings a limiter for it.
 
     Raises:
         ClaimError: The choice would remove limits, or keep other tenants off the card.
     """
-    if isolation is Isolation.HARD and not enforces_hard:
-        text = f"isolation hard: found no limiter for it on this node, expected {HARD_NEEDS}"
+    if isolation is Isolation.HARD and hard_needs:
+        text = f"isolation hard: found no limiter for it on this node, expected {hard_needs}"
         raise ClaimError(f"{subject}: {text}")
     if isolation is Isolation.SHARED and not _is_whole(consumed, device):
         found = " and ".join(
@@ -230,7 +232,7 @@ def pool_modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
 
 
 def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
-    return as_map(as_map(pool.get("spec")).get("nodeManagerConfig"))
+    return map_at(pool, "spec", "nodeManagerConfig")
 
 
 def _mode(path: str, found: object) -> Isolation:

@@ -46,7 +46,12 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
-from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import (
+    UNDIVIDED,
+    Limit,
+    PreparedClaim,
+    PreparedShare,
+)
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
@@ -140,8 +145,11 @@ def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepared
     for share in claim.shares:
         if share.consumed and (device := devices.get(share.device)) is not None:
             requested = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-            reserved = replace(share.reserved, sm_percent=percent(requested, device.gpu))
-            share = replace(share, reserved=reserved, total=total(device))  # noqa: PLW2901
+            share = replace(  # noqa: PLW2901
+                share,
+                requested_sm_percent=percent(requested, device.gpu),
+                total=total(device),
+            )
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
@@ -159,26 +167,24 @@ def divided(
     rules: LendingRules,
     devices: Devices = None,
     damaged: Iterable[Devices] = (),
-    *,
-    is_read: bool = False,
 ) -> list[PreparedClaim]:
     """Return the claims, in the same order, with the limits that follow from their records.
 
     A claim that does not change is the same object.
 
     Args:
-        claims: All claims with shares of these devices.
+        claims: All claims with shares of these devices, perhaps just read from their records.
         rules: The node's rules.
         devices: Limits on other devices stay as they are.
         damaged: Devices of each claim whose record is damaged or missing.
-        is_read: True if the claims were just read from their records, without limits.
     """
     tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare, bool]]] = {}
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
-        is_known = is_read or claim.enforcer in rules.facts
+        is_known = claim.enforcer in rules.facts
         for index, share in enumerate(claim.shares):
             if includes(devices, share.device) and not share.admin_access:
-                stays = share.granted is not None or not is_known
+                is_divided = share.limit != UNDIVIDED
+                stays = share.granted is not None or (is_divided and not is_known)
                 tenants.setdefault(share.device, []).append((claim, index, share, stays))
     full = united(damaged)
     changed: dict[str, list[PreparedShare]] = {}

@@ -31,7 +31,7 @@ class Stage(StrEnum):
         ADMIT: Wait for the store, check that the claim fits, and put its record.
         FLUSH: Commit, until the disk has it.
         WRITE: Write the claim's files, and those of other claims whose limits changed by it.
-        REGISTER: Have Tensor Fusion's hypervisor keep the limits.
+        REGISTER: Have the claim's enforcer keep the limits.
         WITHDRAW: Wait for the store, and remove the claim's files and record.
     """
 

@@ -54,6 +54,8 @@ class Limit:
 
 
 NOTHING: Final = Limit(sm_percent=0, vram_bytes=0)
+UNDIVIDED: Final = Limit(sm_percent=-1, vram_bytes=-1)
+"""In place of a limit that follows from other records, which are being read (lending.divided())."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class PreparedShare:
         wanted_vram_bytes: The memory limit that the share wants. It is more than the limit's if
             that was clamped to the card, or to what other tenants left of it.
         wanted_sm_percent: The compute limit that the share wants, in the same way; 0 if none.
-        reserved: Amounts that the scheduler reserved; no limit is ever lower.
+        requested_sm_percent: Compute that the scheduler reserved; 0 if none.
         total: What the device's tenants divide, as it was last read.
         granted: The limit if it does not follow from the other claims (lending.py); else None.
         limit: What the container may use; None for admin access, in `shared` isolation, and where
@@ -116,9 +118,17 @@ class PreparedShare:
     wanted_vram_bytes: int
     limit: Limit | None
     wanted_sm_percent: int = 0
-    reserved: Limit = NOTHING
+    requested_sm_percent: int = 0
     total: Limit = NOTHING
     granted: Limit | None = None
+
+    @property
+    def reserved(self) -> Limit:
+        """Amounts that the scheduler reserved; no limit is ever lower."""
+        vram_bytes = 0
+        if self.consumed:
+            vram_bytes = capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
+        return Limit(sm_percent=self.requested_sm_percent, vram_bytes=vram_bytes)
 
     @property
     def wanted(self) -> Limit:
@@ -158,7 +168,7 @@ class PreparedShare:
             "pciBusID": self.pci_bus_id,
             "wantedVramBytes": self.wanted_vram_bytes,
             "wantedSmPercent": self.wanted_sm_percent,
-            "requestSmPercent": self.reserved.sm_percent,
+            "requestSmPercent": self.requested_sm_percent,
             "total": self.total.as_json(),
             "limited": self.limit is not None,
             "granted": None if self.granted is None else self.granted.as_json(),
@@ -166,19 +176,15 @@ class PreparedShare:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
-        """Return the share that as_json() wrote; a limit that is to be computed is the wanted."""
+        """Return the share that as_json() wrote; a limit that is to be computed is UNDIVIDED."""
         granted = None if kept["granted"] is None else Limit.from_json(kept["granted"])
-        consumed = {name: quantity.parse(text) for name, text in kept["consumed"].items()}
-        vram_bytes = 0
-        if consumed:
-            vram_bytes = capacity.consumed_amount(consumed, names.CAPACITY_VRAM).ceil()
-        share = cls(
+        return cls(
             request=kept["request"],
             pool=kept["pool"],
             device=kept["device"],
             gpu_uuid=kept["gpuUUID"],
             share_id=kept["shareID"],
-            consumed=consumed,
+            consumed={name: quantity.parse(text) for name, text in kept["consumed"].items()},
             exclusive=kept["exclusive"],
             admin_access=kept["adminAccess"],
             device_nodes=tuple(kept["deviceNodes"]),
@@ -187,13 +193,12 @@ class PreparedShare:
             toolkit_device=kept["toolkitDevice"],
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
-            limit=None,
+            limit=(granted or UNDIVIDED) if kept["limited"] else None,
             wanted_sm_percent=kept["wantedSmPercent"],
-            reserved=Limit(sm_percent=kept["requestSmPercent"], vram_bytes=vram_bytes),
+            requested_sm_percent=kept["requestSmPercent"],
             total=Limit.from_json(kept["total"]),
             granted=granted,
         )
-        return replace(share, limit=granted or share.wanted) if kept["limited"] else share
 
 
 def by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:

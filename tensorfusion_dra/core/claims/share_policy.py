@@ -34,7 +34,7 @@ from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_errors, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, Reason, boolean
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
 KIND: Final = "GpuShare"
@@ -163,15 +163,17 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
         ParameterError: Some annotations are malformed; the text lists all errors.
     """
     fields = Fields(annotations)
-    parsed = ShareParameters(
-        tflops_limit=fields.read(names.ANNOTATION_TFLOPS_LIMIT, tflops_limit, None),
-        vram_limit=fields.read(names.ANNOTATION_VRAM_LIMIT, vram_limit, None),
-        isolation=fields.read(names.ANNOTATION_ISOLATION, isolation, None),
-        qos=fields.read(names.ANNOTATION_QOS, qos, None),
+    found = fields.read_all(
+        {
+            "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, tflops_limit),
+            "vram_limit": (names.ANNOTATION_VRAM_LIMIT, vram_limit),
+            "isolation": (names.ANNOTATION_ISOLATION, isolation),
+            "qos": (names.ANNOTATION_QOS, qos),
+        }
     )
     if fields.errors:
         raise ParameterError(fields.errors)
-    return parsed
+    return ShareParameters(**found)
 
 
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
@@ -365,7 +367,7 @@ def _merged(
 
 def pod_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the annotations of a pod."""
-    return as_map(as_map(stored.get("metadata")).get("annotations"))
+    return map_at(stored, "metadata", "annotations")
 
 
 def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:

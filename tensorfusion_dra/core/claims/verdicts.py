@@ -63,7 +63,6 @@ UNKNOWN_ENFORCER: Final = "UnknownEnforcer"
 NO_SIGNS: Final = "NoSigns"
 
 ENFORCER_ALIVE: Final = "EnforcerAlive"
-HYPERVISOR_MISSING: Final = "HypervisorMissing"
 LIBRARY_INSTALLED: Final = "LibraryInstalled"
 NONE_FOUND: Final = "NoneFound"
 ADVISORY: Final = "limits are advisory: the administrator chose enforcer=none"

@@ -19,11 +19,9 @@ from tensorfusion_dra.core.devices.gpu import (
 )
 from tensorfusion_dra.core.devices.health import ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.other_users import OtherUser
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
-MAX_STRING_BYTES: Final = 64
-"""The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
 NO_SCHEDULE: Final = "NoSchedule"
 """Effect of a taint: keeps new claims away, and leaves those that there are."""
 
@@ -167,7 +165,6 @@ class Device:
 
 def build_devices(
     reading: Reading,
-    node: Node,
     enforcement: Enforcement = Enforcement(),
     *,
     users: Mapping[str, OtherUser] = MappingProxyType({}),
@@ -178,8 +175,7 @@ def build_devices(
     """Return the device of each card, with all that the driver itself publishes of it.
 
     Args:
-        reading: The cards.
-        node: Their node.
+        reading: The cards and their node.
         enforcement: What keeps limits on the node.
         users: Device plugins and other DRA drivers that give cards away, by GPU UUID.
         shared: Whether the shares of a card consume virtual amounts, by GPU UUID; absent cards have
@@ -187,7 +183,9 @@ def build_devices(
         unhealthy: Unhealthy cards, by device name.
         unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
     """
-    inventory, ratios = reading.inventory, node.oversubscription
+    inventory, node = reading.inventory, reading.node
+    assert node is not None  # only health sources are asked without one
+    ratios = node.oversubscription
     virtual = capacity.virtual_totals(inventory.gpus, ratios or capacity.NO_MORE, reading.host)
     tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
     vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
@@ -311,7 +309,7 @@ def semantic_version(text: str) -> Version:
 
 def shortened(text: str) -> str:
     """Return the text cut to the API's limit; a longer value would make the device invalid."""
-    return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
+    return text.encode(errors="replace")[: device_rules.MAX_TEXT_BYTES].decode(errors="ignore")
 
 
 def _plain(nano: int) -> str:

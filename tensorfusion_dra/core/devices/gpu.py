@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+UNLIMITED: Final = 2**64 - 1
+"""The memory limit of a cgroup without one (NVML_DEVICE_MEMORY_LIMIT_MAX)."""
 
 
 def device_name(gpu_uuid: str) -> str:

@@ -89,7 +89,8 @@ def of_cards(
             (_PLUGINS.get(domain, domain), (resource, device_id) in allocations.held)
             for resource, device_id in sorted(allocations.offered | allocations.held)
             if uuid in device_id.lower()
-            for domain in [resource.partition("/")[0]]
+            # As long as a taint's value may be.
+            for domain in [resource.partition("/")[0][:63].rstrip("-.")]
         ]
         if users:
             name, holds = max(users, key=lambda user: user[1])

@@ -25,14 +25,13 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS, same, without
 
-_MAX_NAME: Final = 253
 MAX_DEVICES: Final = 64
 """Maximum in a slice that has devices with taints. It holds for every slice, because a new taint
 must not move devices to another one."""
-_MAX_LABEL: Final = 63
 
 Slice = Mapping[str, Any]
 """A ResourceSlice in the API's JSON form."""
@@ -80,27 +79,25 @@ class WriteReason(StrEnum):
     RETRY = "retry"
 
 
-def wanted(
-    listed: Sequence[Mapping[str, object]], node: Node, *, node_uid: str
-) -> tuple[Slice, ...]:
+def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Slice, ...]:
     """Return the node's slices without generation; one empty slice if there are no devices.
 
     The empty slice shows that the pool has no devices, which a missing slice would not.
 
     Args:
-        listed: The devices, as the API has them.
+        devices: Those of the node.
         node: Their node.
         node_uid: UID of its Node object.
     """
-    size = MAX_DEVICES
+    size, listed = MAX_DEVICES, [device.as_api() for device in devices]
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {
             "metadata": {
                 "name": slice_name(node.name, index),
                 "labels": {
-                    names.LABEL_MANAGED_BY: _fitted(node.name, _MAX_LABEL),
-                    names.LABEL_HOSTNAME: _fitted(node.name, _MAX_LABEL),
+                    names.LABEL_MANAGED_BY: _fitted(node.name, name_rules.LABEL_BYTES),
+                    names.LABEL_HOSTNAME: _fitted(node.name, name_rules.LABEL_BYTES),
                 },
                 # With the Node gone, Kubernetes' garbage collector removes the slice.
                 "ownerReferences": [
@@ -127,7 +124,9 @@ def wanted(
 def slice_name(node_name: str, index: int) -> str:
     """Return ``tensor-fusion-resource-slice-<node>``, then ``...-1``, ``...-2``."""
     suffix = f"-{index}" if index else ""
-    return _fitted(names.SLICE_PREFIX + node_name, _MAX_NAME - len(suffix)) + suffix
+    return (
+        _fitted(names.SLICE_PREFIX + node_name, name_rules.SUBDOMAIN_BYTES - len(suffix)) + suffix
+    )
 
 
 def plan(

@@ -2,9 +2,9 @@
 
 The rules are those of validation.go, Kubernetes 1.37.
 
-One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
-these rules before it writes, and leaves bad ones out. They cover what the driver's own devices can
-break; the simulated API server adds the rules for the fields that the driver does not use.
+One bad device makes the API server refuse its whole slice. The driver's own part of a device cannot
+break a rule. What other packages add to it is checked by these rules; the simulated API server
+(dra_simulator/api/object_rules.py) has them all.
 """
 
 import re
@@ -15,23 +15,16 @@ from typing import Any, Final
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    forbidden,
     invalid,
-    not_supported,
     required,
     too_long,
-    too_many,
 )
-from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, as_maps
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
 MAX_TEXT_BYTES: Final = 64
-MAX_TAINTS: Final = 16
-
-TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
-
 _INT64: Final = range(-(2**63), 2**63)
 
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
@@ -57,51 +50,6 @@ KUBERNETES_DROPS: Final = tuple(
 Devices = Sequence[Mapping[str, Any]]
 
 
-def violations(device: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the API server's reasons for refusing a device; empty if it would accept it.
-
-    Paths are relative to the device: ``attributes[model].string: Too long: ...``.
-    """
-    return tuple(str(error) for error in device_errors("", device))
-
-
-def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield the rule violations of a device.
-
-    Args:
-        path: Prefix of every error's path, joined with a dot; "" for none.
-    """
-    at = f"{path}." if path else ""
-    yield from name_rules.label(f"{at}name", device.get("name"))
-    attributes = as_maps(device.get("attributes"))
-    capacities = as_maps(device.get("capacity"))
-    entries = len(attributes) + len(capacities)
-    if entries > MAX_ENTRIES:
-        text = f"the total number of attributes and capacities must not exceed {MAX_ENTRIES}"
-        yield invalid(path, entries, text)
-    yield from name_rules.all_qualified(f"{at}attributes", attributes)
-    for key, attribute in attributes.items():
-        yield from attribute_errors(f"{at}attributes[{key}]", attribute)
-    shared = device.get("allowMultipleAllocations") is True
-    yield from name_rules.all_qualified(f"{at}capacity", capacities)
-    for key, capacity in capacities.items():
-        yield from capacity_errors(f"{at}capacity[{key}]", capacity, shared=shared)
-    taints = as_list(device.get("taints"))
-    if len(taints) > MAX_TAINTS:
-        yield too_many(f"{at}taints", len(taints), MAX_TAINTS)
-        return
-    for index, taint in enumerate(map(as_map, taints)):
-        where = f"{at}taints[{index}]"
-        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
-        if taint.get("value"):
-            yield from name_rules.label_value(f"{where}.value", taint["value"])
-        effect = taint.get("effect")
-        if effect in (None, ""):
-            yield required(f"{where}.effect")
-        elif effect not in TAINT_EFFECTS:
-            yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
-
-
 def attribute_errors(path: str, attribute: Mapping[str, object]) -> Iterator[FieldError]:
     """Yield an error for a value of an attribute that is too large, too long or no version."""
     for kind in ("int", "string", "version"):
@@ -119,24 +67,12 @@ def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
             yield too_long(path, MAX_TEXT_BYTES)
 
 
-def capacity_errors(
-    path: str, capacity: Mapping[str, object], *, shared: bool
-) -> Iterator[FieldError]:
-    """Yield the rule violations of one capacity and of its range of requests.
-
-    Args:
-        shared: True if the device allows multiple allocations.
-    """
-    policy = as_map(capacity.get("requestPolicy"))
-    if capacity.get("requestPolicy") is not None and not shared:
-        yield forbidden(f"{path}.requestPolicy", "allowMultipleAllocations must be true")
-    elif policy.get("validRange") is not None:
-        total = quantity.parse(capacity.get("value") or "0")
-        yield from _range_errors(f"{path}.requestPolicy", policy, total)
-
-
-def _range_errors(path: str, policy: Mapping[str, object], total: Quantity) -> Iterator[FieldError]:
-    valid_range = as_map(policy["validRange"])
+def capacity_errors(path: str, capacity: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield the rule violations of one capacity's range of requests."""
+    policy, path = as_map(capacity.get("requestPolicy")), f"{path}.requestPolicy"
+    if policy.get("validRange") is None:
+        return
+    total, valid_range = quantity.parse(capacity.get("value") or "0"), as_map(policy["validRange"])
     for field, value in (
         ("default", policy.get("default")),
         ("validRange.min", valid_range.get("min")),

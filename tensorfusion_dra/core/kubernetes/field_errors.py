@@ -72,27 +72,9 @@ def wrong_type(path: str, found: object, expected: str) -> FieldError:
     return FieldError(path, Reason.TYPE, f"Invalid value: {shown(found)}: expected {expected}")
 
 
-def not_supported(path: str, found: object, supported: Iterable[str]) -> FieldError:
-    """Return the error for a value outside a closed set."""
-    values = ", ".join(shown(value) for value in sorted(supported))
-    text = f"Unsupported value: {shown(found)}: supported values: {values}"
-    return FieldError(path, Reason.NOT_SUPPORTED, text)
-
-
-def forbidden(path: str, expected: str) -> FieldError:
-    """Return the error for a field that must not be set here."""
-    return FieldError(path, Reason.FORBIDDEN, f"Forbidden: {expected}")
-
-
 def too_long(path: str, max_bytes: int) -> FieldError:
     """Return the error for a string of too many bytes."""
     return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {max_bytes} bytes")
-
-
-def too_many(path: str, found: int, maximum: int) -> FieldError:
-    """Return the error for a list or map with too many entries."""
-    text = f"Too many: {found}: must have at most {maximum} items"
-    return FieldError(path, Reason.TOO_MANY, text)
 
 
 def shown(value: object) -> str:
@@ -138,6 +120,12 @@ class Fields:
         except (ValueError, DriverError) as error:
             self.errors.append(FieldError(self.path_of(key), Reason.INVALID, str(error)))
             return default
+
+    def read_all(
+        self, readers: Mapping[str, tuple[str, Callable[[Any], object]]]
+    ) -> dict[str, Any]:
+        """Return read() of a key with a parser, None by default, for each name."""
+        return {name: self.read(key, parse, None) for name, (key, parse) in readers.items()}
 
     def inner(self, key: str) -> "Fields":
         """Return the fields of an object in this one; an absent or null object is empty."""

@@ -1,7 +1,7 @@
-"""Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys."""
+"""Kubernetes' syntax rules for names: labels, subdomains, drivers, attributes, label keys."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -16,11 +16,11 @@ DRIVER_NAME_BYTES: Final = 63
 POOL_NAME_BYTES: Final = 253
 ID_BYTES: Final = 32
 
-_LABEL_BYTES: Final = 63
-_SUBDOMAIN_BYTES: Final = 253
+LABEL_BYTES: Final = 63
+SUBDOMAIN_BYTES: Final = 253
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
+SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 
@@ -32,26 +32,19 @@ def size(text: str) -> int:
 
 def label(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless the name is an RFC 1123 label (devices, requests, counters)."""
-    yield from _spelled(path, name, _LABEL, "a lowercase RFC 1123 label", _LABEL_BYTES)
+    yield from _spelled(path, name, _LABEL, "a lowercase RFC 1123 label", LABEL_BYTES)
 
 
 def subdomain(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless the name is an RFC 1123 subdomain (objects, nodes, device classes)."""
-    yield from _spelled(path, name, _SUBDOMAIN, "a lowercase RFC 1123 subdomain", _SUBDOMAIN_BYTES)
+    yield from _spelled(path, name, SUBDOMAIN, "a lowercase RFC 1123 subdomain", SUBDOMAIN_BYTES)
 
 
 def driver(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless it is a driver's name; upper case is valid, as in the API."""
-    yield from _sized(path, name, DRIVER_NAME_BYTES)
-    if name and isinstance(name, str) and not _SUBDOMAIN.fullmatch(name.lower()):
-        yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
-
-
-def pool(path: str, name: object) -> Iterator[FieldError]:
-    """Yield errors unless it is a pool's name: RFC 1123 subdomains separated by slashes."""
-    yield from _sized(path, name, POOL_NAME_BYTES)
-    for part in name.split("/") if name and isinstance(name, str) else ():
-        yield from subdomain(path, part)
+    yield from sized(path, name, DRIVER_NAME_BYTES)
+    if name and isinstance(name, str) and not SUBDOMAIN.fullmatch(name.lower()):
+        yield invalid(path, name, f"must be an RFC 1123 subdomain: {SUBDOMAIN.pattern}")
 
 
 def qualified(path: str, name: str) -> Iterator[FieldError]:
@@ -74,12 +67,6 @@ def qualified(path: str, name: str) -> Iterator[FieldError]:
         yield invalid(path, identifier, f"must be a C identifier: {_IDENTIFIER.pattern}")
 
 
-def all_qualified(path: str, names: Iterable[str]) -> Iterator[FieldError]:
-    """Yield errors for the names that are no key of an attribute or a capacity."""
-    for name in names:
-        yield from qualified(path, name)
-
-
 def label_key(path: str, key: object) -> Iterator[FieldError]:
     """Yield errors unless it is the key of a label: ``[prefix/]name``."""
     if not isinstance(key, str):
@@ -88,8 +75,8 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
     prefix, slash, name = key.rpartition("/")
     if slash:
         yield from subdomain(path, prefix)
-    if size(name) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(name):
-        text = f"name part must be {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
+    if size(name) > LABEL_BYTES or not _LABEL_NAME.fullmatch(name):
+        text = f"name part must be {_LABEL_NAME.pattern}, at most {LABEL_BYTES} bytes"
         yield invalid(path, key, text)
 
 
@@ -97,9 +84,19 @@ def label_value(path: str, value: object) -> Iterator[FieldError]:
     """Yield errors unless it is the value of a label; an empty value is valid."""
     if not isinstance(value, str):
         yield wrong_type(path, value, "string")
-    elif value and (size(value) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
-        text = f"a valid label must be empty or {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
+    elif value and (size(value) > LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
+        text = f"a valid label must be empty or {_LABEL_NAME.pattern}, at most {LABEL_BYTES} bytes"
         yield invalid(path, value, text)
+
+
+def sized(path: str, name: object, max_bytes: int) -> Iterator[FieldError]:
+    """Yield an error unless it is a text of at most so many bytes, and not empty."""
+    if name in (None, ""):
+        yield required(path)
+    elif not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+    elif size(name) > max_bytes:
+        yield too_long(path, max_bytes)
 
 
 def _spelled(
@@ -113,12 +110,3 @@ def _spelled(
         yield invalid(path, name, f"must be no more than {max_bytes} bytes")
     if not shape.fullmatch(name):
         yield invalid(path, name, f"must be {wanted}: {shape.pattern}")
-
-
-def _sized(path: str, name: object, max_bytes: int) -> Iterator[FieldError]:
-    if name in (None, ""):
-        yield required(path)
-    elif not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-    elif size(name) > max_bytes:
-        yield too_long(path, max_bytes)

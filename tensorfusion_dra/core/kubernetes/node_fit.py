@@ -12,7 +12,11 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+)
 
 _INT64: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NAME: Final = "metadata.name"
@@ -144,7 +148,7 @@ def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
         if own != wanted:
             has = f"no label {key}" if own is None else f"{key}={own}"
             return f"nodeSelector {key}={wanted}, node has {has}"
-    affinity = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
+    affinity = map_at(spec, "affinity", "nodeAffinity")
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     try:
         is_selected = required is None or selects(required, labels)
@@ -170,3 +174,13 @@ def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, ob
         if operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or ""):
             return True
     return False
+
+
+def extended_resources(node: Mapping[str, Any], prefix: str) -> str:
+    """Return the node's extended resources with this prefix and their amounts; "" for none."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return ", ".join(
+        f"{name}: {amount}"
+        for name, amount in sorted(capacity.items())
+        if name.startswith(prefix) and str(amount) != "0"
+    )

@@ -20,10 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import quantity, untyped_json
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_list,
+    as_map,
+    map_at,
+    name_of,
+    objects_at,
+)
 
 Json = dict[str, Any]
 
+MAX_RESULTS: Final = 32
+"""Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 """On a created claim: the entry of the pod's spec.resourceClaims."""
 _IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
@@ -60,7 +68,7 @@ def extended_name(pod: Mapping[str, Any]) -> str | None:
 
     None if it made none (KEP-5004).
     """
-    made = as_map(as_map(pod.get("status")).get("extendedResourceClaimStatus"))
+    made = map_at(pod, "status", "extendedResourceClaimStatus")
     return str(made["resourceClaimName"]) if made.get("resourceClaimName") else None
 
 
@@ -132,9 +140,8 @@ def extended_resources(pod: Mapping[str, Any]) -> Iterator[tuple[int, str, int]]
 
     Init containers use the devices of the others and are left out.
     """
-    for number, container in enumerate(as_list(as_map(pod.get("spec")).get("containers"))):
-        limits = as_map(as_map(as_map(container).get("resources")).get("limits"))
-        for name, amount in limits.items():
+    for number, container in enumerate(objects_at(pod, "spec", "containers")):
+        for name, amount in map_at(container, "resources", "limits").items():
             domain = name.partition("/")[0]
             is_own = domain.endswith("kubernetes.io") and not name.startswith(_IMPLICIT)
             count = quantity.parse(amount).ceil()
@@ -160,50 +167,50 @@ def of_device_plugins(nodes: Sequence[Mapping[str, Any]]) -> set[str]:
     return {
         name
         for node in nodes
-        for name, amount in as_map(as_map(node.get("status")).get("allocatable")).items()
+        for name, amount in map_at(node, "status", "allocatable").items()
         if amount != "0"
     }
 
 
 def requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the device requests of a claim or of a template, with all alternatives."""
-    spec = as_map(item.get("spec"))
-    devices = as_map(as_map(spec.get("spec", spec)).get("devices"))
+    spec = map_at(item, "spec")
     return [
-        as_map(exact)
-        for request in map(as_map, as_list(devices.get("requests")))
-        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable")))
-        if exact is not None
+        exact
+        for request in objects_at(spec.get("spec", spec), "devices", "requests")
+        for exact in (request.get("exactly"), *objects_at(request, "firstAvailable"))
+        if isinstance(exact, dict)
     ]
 
 
 def main_requests(claim: Mapping[str, Any]) -> list[Json]:
     """Return the requests of a claim, each with `exactly` or `firstAvailable`."""
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    return [each for each in as_list(devices.get("requests")) if isinstance(each, dict)]
+    return objects_at(claim, "spec", "devices", "requests")
 
 
 def alternatives(request: Mapping[str, Any]) -> list[tuple[str, Json]]:
     """Return the name and content of a request, or of each of its alternatives: `name/sub`."""
-    name, exactly = name_of(request), request.get("exactly")
+    name, exactly = str(request.get("name", "")), request.get("exactly")
     found = [(name, exactly)] if isinstance(exactly, dict) else []
-    several = as_list(request.get("firstAvailable"))
-    return found + [(f"{name}/{name_of(each)}", each) for each in several if isinstance(each, dict)]
+    several = objects_at(request, "firstAvailable")
+    return found + [(f"{name}/{name_of(each)}", each) for each in several]
 
 
-def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def every_request(claim: Mapping[str, Any]) -> list[tuple[str, Json]]:
+    """Return the alternatives() of all requests of a claim."""
+    return [each for request in main_requests(claim) for each in alternatives(request)]
+
+
+def results(claim: Mapping[str, Any]) -> list[Json]:
     """Return the devices that are allocated to a claim; none before its allocation."""
-    allocation = as_map(as_map(claim.get("status")).get("allocation"))
-    return [as_map(each) for each in as_list(as_map(allocation.get("devices")).get("results"))]
+    return objects_at(claim, "status", "allocation", "devices", "results")
 
 
 def containers_with_paths(pod: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every container with its path, init containers first."""
-    spec = as_map(pod.get("spec"))
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(as_list(spec.get(kind))):
-            if isinstance(container, dict):
-                yield f"spec.{kind}[{index}]", container
+        for index, container in enumerate(objects_at(pod, "spec", kind)):
+            yield f"spec.{kind}[{index}]", container
 
 
 def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:

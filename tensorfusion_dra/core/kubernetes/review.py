@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes import name_rules, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, objects_at
 
 Json = dict[str, Any]
 
@@ -24,7 +24,6 @@ UNAVAILABLE: Final = 503
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MAX_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
-_MAX_NAME_CHARACTERS: Final = 253
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What an unpaired surrogate begins with. An API server stores none, and URLs cannot have any."""
 
@@ -197,7 +196,7 @@ def answer(review: Review, decision: Decision) -> Json:
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
-    found = as_map(as_map(document.get("metadata")).get("annotations"))
+    found = map_at(document, "metadata", "annotations")
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
 
 
@@ -206,10 +205,10 @@ def controller(document: Mapping[str, Any], namespace: str) -> dict[str, str]:
 
     Anybody can write owners, so each field is cut to the length of the longest name.
     """
-    for owner in map(as_map, as_list(as_map(document.get("metadata")).get("ownerReferences"))):
+    for owner in objects_at(document, "metadata", "ownerReferences"):
         if owner.get("controller") is True and owner.get("uid"):
             fields = ("apiVersion", "kind", "name", "uid")
-            named = {each: str(owner.get(each))[:_MAX_NAME_CHARACTERS] for each in fields}
+            named = {each: str(owner.get(each))[: name_rules.SUBDOMAIN_BYTES] for each in fields}
             return {"namespace": namespace, **named}
     return {}
 

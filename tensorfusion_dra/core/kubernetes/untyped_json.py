@@ -48,9 +48,17 @@ def as_map(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def as_maps(value: object) -> dict[str, Mapping[str, object]]:
-    """Return the fields of a JSON object, each as a JSON object."""
-    return {key: as_map(item) for key, item in as_map(value).items()}
+def map_at(value: object, *path: str) -> Mapping[str, object]:
+    """Return the JSON object at a path of fields, and an empty one in place of any other value."""
+    for name in path:
+        value = as_map(value).get(name)
+    return as_map(value)
+
+
+def objects_at(value: object, *path: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in the list at a path of fields."""
+    found = map_at(value, *path[:-1]).get(path[-1])
+    return [each for each in as_list(found) if isinstance(each, dict)]
 
 
 def as_list(value: object) -> list[object]:

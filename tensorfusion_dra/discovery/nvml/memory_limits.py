@@ -35,9 +35,9 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
+from tensorfusion_dra.core.devices.gpu import UNLIMITED
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class CgroupLimits:
 
         Args:
             pod_uid: The pod. If it has no cgroup, there is no limit to remove either.
-            limits: Bytes by GPU UUID; NO_LIMIT removes one.
+            limits: Bytes by GPU UUID; UNLIMITED removes one.
             beside: Limits of the other pods on these cards, by UID.
 
         Returns:
@@ -153,7 +153,7 @@ class CgroupLimits:
         try:
             steps = self._steps(pod_uid, limits)
         except _NoCgroupError:
-            if any(limit != NO_LIMIT for limit in limits.values()):
+            if any(limit != UNLIMITED for limit in limits.values()):
                 raise
             return ()
         if not steps:
@@ -162,7 +162,7 @@ class CgroupLimits:
         for other, wanted in beside.items():
             with suppress(_NoCgroupError):  # nothing of that pod runs
                 steps += self._steps(other, wanted)
-        steps.sort(key=lambda step: step[3] == NO_LIMIT or step[2] > step[3])
+        steps.sort(key=lambda step: step[3] == UNLIMITED or step[2] > step[3])
         for step in steps:
             self._change(*step)
         return changed
@@ -193,7 +193,7 @@ class CgroupLimits:
         has_own = self._every_container or (container / "dmem.max").exists()
         for gpu_uuid, limit in limits.items():
             of_pod, _ = self._get(pod, gpu_uuid)
-            if of_pod == NO_LIMIT:
+            if of_pod == UNLIMITED:
                 raise RetryableError(f"{gpu_uuid}: {pod}: found no memory limit, expected one")
             if has_own:  # the pod's may have been lowered since the container's spec was written
                 self._set_one(container, gpu_uuid, min(limit, of_pod))
@@ -232,7 +232,7 @@ class CgroupLimits:
                     if mig == 1:
                         refused.append(f"{gpu_uuid}: MIG mode: found on, expected off")
                     else:
-                        self._set_one(scratch, gpu_uuid, NO_LIMIT)
+                        self._set_one(scratch, gpu_uuid, UNLIMITED)
                 except RetryableError as error:
                     refused.append(str(error))
                 except pynvml.NVMLError as error:
@@ -258,7 +258,7 @@ class CgroupLimits:
         try:
             self._set_pod(pod, gpu_uuid, limit, present)
         except RetryableError as error:
-            used = self._get(pod, gpu_uuid)[1] if limit < present < NO_LIMIT else 0
+            used = self._get(pod, gpu_uuid)[1] if limit < present < UNLIMITED else 0
             if used <= limit:
                 raise
             with suppress(RetryableError):
@@ -274,7 +274,7 @@ class CgroupLimits:
         A container whose limit is another one uses one of several claims of the pod.
         """
         self._set_one(pod, gpu_uuid, limit)
-        if {limit, present} & {0, NO_LIMIT}:
+        if {limit, present} & {0, UNLIMITED}:
             return
         for container in pod.glob("*/**/"):
             if self._present(container, gpu_uuid) == present:
@@ -292,7 +292,7 @@ class CgroupLimits:
         try:
             found, used = self._get(cgroup, gpu_uuid)
         except _NoLimitError:
-            if limit == NO_LIMIT:
+            if limit == UNLIMITED:
                 return
             raise
         if found != limit:

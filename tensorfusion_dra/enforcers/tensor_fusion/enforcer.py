@@ -15,33 +15,33 @@ Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import enforcer, prepared, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Advice,
     Edits,
     Enforcer,
-    EnforcerFacts,
     EnforcerSettings,
     Folder,
-    Loop,
     Needs,
     NodeAccess,
     Records,
     Sign,
 )
+from tensorfusion_dra.core.claims.ports import Loop
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes import node_fit, untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.enforcers import preload
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory, soft_verdict
+from tensorfusion_dra.enforcers.tensor_fusion.declaration import TENSOR_FUSION
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import (
     REGISTERED_FOLDER,
     SHM_FILE,
@@ -50,12 +50,15 @@ from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import (
 from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.state import unix_sockets
 
+HYPERVISOR_MISSING: Final = "HypervisorMissing"
+"""Reason: nothing is seen of the hypervisor, but the limiter is there."""
 LIMITER_FILE: Final = "libcuda_limiter.so"
 _LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
 _SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
 _SHM_MODE: Final = 0o755
 _HEALTHZ: Final = "/healthz"
 _HEALTHZ_SECONDS: Final = 1.0
+_LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 _NO_ADDRESS: Final = Advice(
     subject="address of Tensor Fusion's hypervisor (hypervisor-address)",
     found="not set: a limiter that asks the hypervisor for its pod ends every process",
@@ -80,18 +83,8 @@ class TensorFusion(Enforcer):
         workers: The bridge, while it runs.
     """
 
-    name = marks.NAME
-    facts = EnforcerFacts(
-        enforces_compute=True,
-        enforces_memory=True,
-        expands_memory=True,
-        counts_by_pid=False,
-        names_containers=True,
-        fixed=frozenset({Isolation.HARD}),
-        mixed=frozenset({Isolation.HARD}),
-        remedy="run Tensor Fusion's hypervisor on this node, which puts its limiter there (chart "
-        "tensor-fusion of NexusGPU/tensor-fusion)",
-    )
+    name = TENSOR_FUSION.name
+    facts = TENSOR_FUSION.facts
     root: str = "/run/tensor-fusion"
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
@@ -103,13 +96,14 @@ class TensorFusion(Enforcer):
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "TensorFusion":
         host, _, port = settings.values["hypervisor-address"].rpartition(":")
+        usual = f"{settings.values['kubelet-root']}/device-plugins"
         return cls(
             root=settings.values["tensor-fusion-root"],
             hypervisor_ip=host.strip("[]"),
             hypervisor_port=int(port or 0),
             method=PreloadMethod(settings.values["preload"]),
-            bridge=settings.values["hypervisor-sockets"],
-            device_plugins=f"{settings.values['kubelet-root']}/device-plugins",
+            bridge=settings.values["hypervisor-sockets"] or (usual if settings.is_choice else ""),
+            device_plugins=usual,
         )
 
     @property
@@ -188,8 +182,42 @@ class TensorFusion(Enforcer):
                 return Sign(verdict=found, advice=advice)
             asked.append(f"{place}: {reason}")
         text = f"no sign of a hypervisor ({'; '.join(asked)})"
-        found = verdicts.not_enforced(verdicts.HYPERVISOR_MISSING, text)
-        return Sign(verdict=found, advice=advice)
+        found = verdicts.not_enforced(HYPERVISOR_MISSING, text)
+        return Sign(verdict=found, advice=advice, may_be_missing=True)
+
+    def examine(
+        self, node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
+    ) -> Iterator[Advice]:
+        """Judge whether Tensor Fusion's scheduler allocates the same cards.
+
+        The hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, which
+        distinguish its worker pods. The hypervisor itself is no problem: it enforces soft limits.
+        """
+        if not node_fit.extended_resources(node, names.TENSOR_FUSION_INDEX):
+            return
+        running = [
+            pod
+            for pod in workers or ()
+            if (pod.get("status") or {}).get("phase") in _LIVE
+            # A pod that this driver marked got its cards from Kubernetes' scheduler.
+            and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
+        ]
+        shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
+        advice = Advice(
+            subject=f"Tensor Fusion's hypervisor on node {node['metadata']['name']}",
+            found=f"{printable.first(shown)} got cards of this node from "
+            f"{names.TENSOR_FUSION_SCHEDULER}",
+            expected="one scheduler for each card: neither counts the other's allocations",
+            remedy="run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
+            "of another GPUPool",
+        )
+        if workers is None:
+            text = "present; its worker pods could not be listed"
+            advice = replace(advice, level="note", found=text)
+        elif not running:
+            text = "present, without worker pods of Tensor Fusion's scheduler"
+            advice = replace(advice, level="ok", found=text, expected="", remedy="")
+        yield advice
 
     def _signs_of_life(self) -> Iterator[tuple[str, str]]:
         """Yield each place where the hypervisor may answer, and why it does not; cheap ones first.

@@ -117,7 +117,11 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
         (
             [f'{A}.modle == "A100"'],
             1,
-            ["types ok", f"names {names.DRIVER} has no attributes modle, unless", "it has model, "],
+            [
+                "types ok",
+                f"names {names.DRIVER} has no attributes modle, unless",
+                "it has pool_name, ",
+            ],
         ),
         (
             [f'"vrams" in device.capacity["{names.DRIVER}"]'],

@@ -336,7 +336,7 @@ def filled(claim: Any) -> Any:
 
 
 def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted([each.as_api() for each in devices(*gpus(count))], NODE, node_uid="uid")
+    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 
@@ -345,7 +345,7 @@ def switched(*, on: bool) -> list[Any]:
     ratios = replace(capacity.NO_MORE, tflops_percent=150)
     node = replace(NODE, oversubscription=ratios if on else None)
     cards = gpus(2)
-    found = [each.as_api() for each in devices(*cards, node=node, shared={cards[0].uuid: not on})]
+    found = devices(*cards, node=node, shared={cards[0].uuid: not on})
     plan = slices.plan(slices.wanted(found, node, node_uid="uid"), ())
     return [copy.deepcopy(dict(item)) for item in plan.create]
 

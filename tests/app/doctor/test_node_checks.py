@@ -17,6 +17,7 @@ from tensorfusion_dra.app.doctor.node import Use
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.finding import Finding, Level
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
 from tests.support.builders.gpus import gpu
@@ -318,9 +319,9 @@ def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[st
 def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
     capacity: str, workers: list[dict[str, Any]] | None, levels: list[Level]
 ) -> None:
-    found = gpus.tensor_fusion_workers(node_with({capacity: "8"}), workers)
+    found = TensorFusion().examine(node_with({capacity: "8"}), workers)
 
-    assert [finding.level for finding in found] == levels
+    assert [advice.level for advice in found] == levels
 
 
 def put_limiter(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.publish import CatalogBuilder
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.support.builders.gpupools import pool_of_all_nodes
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ def server() -> Iterator[ApiServer]:
 @contextmanager
 def publishing_node(
     server: ApiServer, folder: Path, *, gpus: str = "2xT4", pool_source: str = "settings"
-) -> Iterator[DeviceCatalog]:
+) -> Iterator[CatalogBuilder]:
     """Start the parts of a node that publish it; return once it watches and has published."""
     folder.mkdir(exist_ok=True)
     settings = Settings(
@@ -55,20 +55,20 @@ def publishing_node(
     )
     with Supervisor() as supervisor:
         plugin = NodePlugin(settings, supervisor)
-        plugin.catalog.refresh()
+        plugin.cards.refresh()
         plugin.publish()
         assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
         assert eventually(lambda: is_published(server))
-        yield plugin.catalog
+        yield plugin.cards
 
 
 @contextmanager
-def node_at_rest(server: ApiServer, folder: Path, **options: str) -> Iterator[DeviceCatalog]:
+def node_at_rest(server: ApiServer, folder: Path, **options: str) -> Iterator[CatalogBuilder]:
     """Start a node's parts; count its requests from when it has published and rests."""
-    with publishing_node(server, folder, **options) as catalog:
+    with publishing_node(server, folder, **options) as cards:
         quiet(server, most_lists=3)
         server.requests.reset()
-        yield catalog
+        yield cards
 
 
 def stored(server: ApiServer) -> list[Json]:
@@ -163,7 +163,7 @@ def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read_without_a
 ) -> None:
     with node_at_rest(server, tmp_path, gpus=gpus) as node:
         server.faults.add("update", "resourceslices", Refuse(409, "conflict"), times=conflicts)
-        catalog = node.current()
+        catalog = node.catalog.current()
         assert catalog is not None
         for index in unhealthy:
             uuid = catalog.devices[index].gpu.uuid

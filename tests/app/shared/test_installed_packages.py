@@ -125,6 +125,29 @@ def test_forbidden_name_is_logged_and_not_used(site: Path, name: str, why: str) 
     assert [line["event"] for line in logs] == ["provider_skipped"]
 
 
+@pytest.mark.parametrize(
+    ("enforcer", "expected"),
+    [
+        ("auto", ["enforcer: theirs,auto"]),
+        ("mps", ["enforcer: theirs,mps"]),
+        ("theirs,auto", []),
+        ("theirs", []),
+    ],
+)
+def test_installed_enforcer_that_no_setting_names_is_said_to_be_unused(
+    site: Path, enforcer: str, expected: list[str]
+) -> None:
+    install(site, "theirs-package", {names.ENFORCERS: {"theirs": "theirs_package:Theirs"}})
+
+    with capture_logs() as logs:
+        providers.load(settings(enforcer=enforcer))
+
+    said = [line for line in logs if line["event"] == "enforcer_not_used"]
+    assert [(line["provider"], line["expected"]) for line in said] == [
+        ("theirs", each) for each in expected
+    ]
+
+
 def test_unknown_name_in_the_setting_is_a_warning() -> None:
     """It is no error: the package may be gone from the image, which is what the setting wants."""
     with capture_logs() as logs:

@@ -14,6 +14,7 @@ from tensorfusion_dra.app.shared import node_parts, node_settings, setting_sourc
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 
 NAMED = {"NODE_NAME": "node-01"}
 TAINTS = ("NoSchedule", "NoExecute", "none")
@@ -290,6 +291,7 @@ def test_device_nodes_of_a_folder_and_of_a_driver_container_have_their_paths_on_
 @pytest.mark.parametrize(
     ("given", "candidates", "bridge"),
     [
+        ({"enforcer": "none"}, ("none",), ""),
         ({}, ("nvidia", "tensor-fusion", "hami-core", "mps"), DEVICE_PLUGINS),
         (
             {"kubelet_root": "/k"},
@@ -300,7 +302,7 @@ def test_device_nodes_of_a_folder_and_of_a_driver_container_have_their_paths_on_
         ({"enforcer": "mps,tensor-fusion"}, ("mps", "tensor-fusion"), DEVICE_PLUGINS),
         ({"enforcer": "tensor-fusion"}, ("tensor-fusion",), ""),
         ({"enforcer": "tensor-fusion", "hypervisor_sockets": "/s"}, ("tensor-fusion",), "/s"),
-        ({"enforcer": "none"}, ("none",), ""),
+        ({"enforcer": "mps,auto"}, ("mps", "nvidia", "tensor-fusion", "hami-core"), DEVICE_PLUGINS),
         ({"simulated_gpus": "1xT4"}, ("tensor-fusion",), ""),
         ({"simulated_gpus": "1xT4", "enforcer": "mps"}, ("mps",), ""),
     ],
@@ -309,8 +311,10 @@ def test_candidates_and_the_bridge_to_the_hypervisor_follow_from_the_enforcer(
     given: dict[str, Any], candidates: tuple[str, ...], bridge: str
 ) -> None:
     settings = Settings(node_name="node-01", **given)
+    hypervisor = node_parts.enforcers(settings)["tensor-fusion"]
 
-    assert (settings.candidates, settings.bridge_folder) == (candidates, bridge)
+    assert isinstance(hypervisor, TensorFusion)
+    assert (settings.candidates, hypervisor.bridge) == (candidates, bridge)
 
 
 @pytest.mark.parametrize(

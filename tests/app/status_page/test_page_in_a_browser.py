@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.observed import NodeView, ShareView, StoreView
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.process
 DESKTOP = (1280, 900)
 PHONE = (390, 844)
 Open = Callable[..., tuple[Page, ServedNode]]
+OTHER_CLAIM = ClaimRef(namespace="gone", name="claim", uid="uid-gone")
 
 
 @pytest.fixture(scope="session")
@@ -381,6 +383,27 @@ def test_neighbours_of_one_namespace_have_two_shades(open_page: Open) -> None:
     )
     assert len(shades) == 9
     assert all(one != other for one, other in itertools.pairwise(shades))
+
+
+def test_operation_names_what_kept_the_limits_of_its_claim(open_page: Open) -> None:
+    view = scenes.quiet()
+    (share,) = view.shares
+    stages = (Stage.WRITE, 1), (Stage.REGISTER, 5)
+    shown = f"{share.claim.ref.namespace}/{share.claim.ref.name}"
+    operations = tuple(
+        builders.operation(OperationKind.PREPARE, name, *stages, seconds_ago=9)._replace(
+            claim=claim
+        )
+        for name, claim in ((shown, share.claim.ref), ("gone/claim", OTHER_CLAIM))
+    )
+    keepers = {share.claim.enforcer: "the sixth daemon"}
+    page, _ = open_page(replace(view, operations=operations, keepers=keepers))
+
+    page.get_by_role("button", name=shown).press("Enter")
+    expect(page.get_by_text("until the sixth daemon kept the limits")).to_be_visible()
+    page.get_by_role("button", name="gone/claim").press("Enter")
+    expect(page.get_by_text("until its enforcer kept the limits")).to_be_visible()
+    expect(page.locator("#legend").get_by_text("enforcer", exact=True)).to_be_visible()
 
 
 def test_of_many_operations_the_last_are_shown_and_all_on_demand(open_page: Open) -> None:

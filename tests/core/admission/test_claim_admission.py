@@ -15,7 +15,7 @@ from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.claim_admission import selector
 from tensorfusion_dra.core.cel.syntax import quoted
-from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims import isolation, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -284,8 +284,8 @@ def configured(kind: str, *parameters: Any, driver: str = "tensor-fusion.ai.dra-
     return dict(document)
 
 
-def errors(kind: str, found: Json, *, enforces_hard: bool = False) -> list[str]:
-    found_errors = claim_admission.errors(kind, found, {}, enforces_hard=enforces_hard)
+def errors(kind: str, found: Json, *, hard_needs: str = isolation.HARD_NEEDS) -> list[str]:
+    found_errors = claim_admission.errors(kind, found, {}, hard_needs=hard_needs)
     return [str(error) for error in found_errors]
 
 
@@ -343,12 +343,12 @@ HARD = {**GOOD, "isolation": "hard"}
 
 @pytest.mark.parametrize("kind", OF_TENANTS)
 def test_tenant_may_choose_hard_if_the_enforcer_brings_a_limiter_for_it(kind: str) -> None:
-    assert errors(kind, configured(kind, HARD), enforces_hard=True) == []
+    assert errors(kind, configured(kind, HARD), hard_needs="") == []
     (found,) = errors(kind, configured(kind, HARD))
 
     assert found.startswith(
-        f"{PATHS[kind]}[0].opaque.parameters.isolation: found hard, expected an enforcer that "
-        "brings one (hami-core, mps), or hard from an administrator"
+        f"{PATHS[kind]}[0].opaque.parameters.isolation: found hard, expected hard from an "
+        "administrator: DeviceClass"
     )
 
 

@@ -186,7 +186,7 @@ def test_quotas_count_the_limits_of_the_class_or_of_the_claim(
     asked = claim(one(count=2, capacity={"requests": QUARTER}), config=config)
     found = classes(limits={"tflops": "40"}, overridable=overridable)
 
-    counted = quota.counted(class_admission.spelled_out(asked, found))
+    counted = quota.counted(asked, found)
 
     assert {name: str(amount) for name, amount in counted.items()} == {
         "requests.tflops": "50",

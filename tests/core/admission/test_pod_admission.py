@@ -11,6 +11,7 @@ import pytest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
@@ -40,7 +41,10 @@ def admitted_pod(
 
 
 def refused(found: Json) -> list[str]:
-    return [str(error) for error in pod_admission.errors(*asked_of(found), takes_hard=False)]
+    return [
+        str(error)
+        for error in pod_admission.errors(*asked_of(found), hard_needs=isolation.HARD_NEEDS)
+    ]
 
 
 def users(found: Json) -> list[str]:
@@ -320,7 +324,7 @@ def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
     more = {*pod_admission.OTHERS, *pod_admission.WITHOUT_EFFECT}
     annotations = dict.fromkeys(others | {names.ANNOTATION_PREFIX + name for name in more}, "1")
 
-    errors = pod_admission.errors(pod_document(annotations), PodRequest(), (), takes_hard=True)
+    errors = pod_admission.errors(pod_document(annotations), PodRequest(), (), hard_needs="")
 
     assert not any("did you mean" in str(error) for error in errors)
 
@@ -377,8 +381,8 @@ OFF = "expected no switch that turns the limiter off"
             pod_annotations(isolation="hard"),
             container_document("side"),
             [
-                "metadata.annotations[tensor-fusion.ai/isolation]: found hard, expected an "
-                "enforcer that brings one"
+                "metadata.annotations[tensor-fusion.ai/isolation]: found hard, expected hard "
+                "from an administrator"
             ],
         ),
         (

@@ -187,7 +187,10 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('device.attributes["quota"] == 5', "1:19: found attribute 'quota', expected one of model"),
+        (
+            'device.attributes["quota"] == 5',
+            "1:19: found attribute 'quota', expected one of pool",
+        ),
         ('true &&\n  device.attributes["Model"] == "A"', "2:21: found attribute 'Model'"),
         ('device.attributes["quota"].startsWith("x")', "1:19: found attribute 'quota'"),
         ('has(device.attributes["quota"])', "1:23: found attribute 'quota'"),

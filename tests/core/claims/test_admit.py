@@ -20,8 +20,8 @@ from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_ref
 from tests.support.builders.devices import NODE as MEMBER

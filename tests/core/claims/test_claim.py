@@ -16,6 +16,7 @@ from tensorfusion_dra.core.claims.claim import (
     PodRef,
 )
 from tensorfusion_dra.core.claims.prepared import (
+    UNDIVIDED,
     CardAccess,
     DeviceMetadata,
     Mount,
@@ -268,9 +269,10 @@ def test_everything_about_a_claim_survives_a_record() -> None:
         wanted_vram_bytes=2**53 + 1,
         granted=RECORD.shares[0].limit,
     )
+    others = (replace(each, limit=each.limit and UNDIVIDED) for each in RECORD.shares[1:])
     record = replace(
         RECORD,
-        shares=(first, *RECORD.shares[1:]),
+        shares=(first, *others),
         sequence=7,
         pods=(PodRef(namespace="default", name="b", uid="uid-of-b"),),
         driver_mounts=(MOUNT, replace(MOUNT, read_only=False)),

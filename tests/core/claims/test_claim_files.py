@@ -402,7 +402,8 @@ def test_names_of_files_lead_back_to_their_claims(claim_name: str, request_name:
     ref = ClaimRef(namespace="default", name=claim_name, uid="0-a-b")
     record = replace(described(allocation(GPU_0, 1, request=request_name)), ref=ref)
 
-    (name,) = device_metadata.file_names(record)
+    assert record.metadata is not None
+    (name,) = device_metadata.documents(record, record.metadata)
 
     assert name == f"0-a-b_{request_name}"
     assert device_metadata.claim_uid(name) == ref.uid

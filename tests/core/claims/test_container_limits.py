@@ -31,7 +31,7 @@ from tests.support.markdown import ROOT
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
 TWO_A100: Final = node_facts(*gpus(2))  # 312 TFLOPS and 80Gi each
-WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
+WITH_HARD_LIMITER: Final = replace(TWO_A100, hard_needs="")
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
 OVERSUBSCRIBED: Final = node_facts(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
     gpu(0),
@@ -381,7 +381,7 @@ def test_admin_access_has_no_limits() -> None:
 
 LIMIT: Final = "pod default/p0: annotation tensor-fusion.ai/vram-limit: found"
 
-NO_HARD_LIMITER: Final = "isolation hard: found no limiter for it on this node, expected an enf"
+NO_HARD_LIMITER: Final = "isolation hard: found no limiter for it on this node, expected hard "
 
 # Claim, annotations of its pod, reason of the refusal.
 REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [

@@ -182,7 +182,7 @@ def test_nothing_is_lent_on_a_device_with_a_damaged_record(
     card.admit("a", of_card(1, 10), limit="60Gi")
     card.admit("b", of_card(2, 10, device=GPU_1), limit="60Gi")
 
-    found = lending.divided(recorded(card), RULES, damaged=[damaged], is_read=True)
+    found = lending.divided(recorded(card), RULES, damaged=[damaged])
 
     assert [limit_of(claim).vram_bytes / GIB for claim in found] == gib
 
@@ -232,7 +232,7 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         assert not soft or sum(sizes) >= CARD_GIB * GIB
     # They follow from the records alone, and another division changes nothing.
     rules = card.node.rules
-    assert lending.divided(recorded(card), rules, is_read=True) == card.claims()
+    assert lending.divided(recorded(card), rules) == card.claims()
     assert lending.divided(card.claims(), rules) == card.claims()
 
 

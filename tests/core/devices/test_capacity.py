@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
@@ -14,7 +15,7 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import device_rules, quantity
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
@@ -81,7 +82,7 @@ def test_tenants_divide_the_virtual_totals_and_by_default_no_physical_capacity()
         "virtual_tflops": ("468", "468"),
         "virtual_vram": ("60Gi", "60Gi"),
     }
-    assert device_rules.violations(a100.as_api()) == ()
+    assert list(object_rules.device_errors("", a100.as_api())) == []
     totals = {
         "node_total_tflops": "624",
         "node_virtual_tflops": "936",

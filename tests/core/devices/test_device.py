@@ -13,11 +13,10 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.device import Enforcement, Version
-from tensorfusion_dra.core.devices.gpu import LeftOut
+from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
-from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
@@ -130,23 +129,6 @@ def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
     assert device.attributes.items() >= expected.items()
 
 
-@given(st.text(), st.text(), st.integers(1, 10**9), st.integers(2 * 2**20, 2**50))
-def test_api_accepts_the_device_for_any_texts_of_the_driver(
-    product_name: str, driver_version: str, milli_tflops: int, vram_bytes: int
-) -> None:
-    card = gpu(
-        product_name=product_name,
-        model=product_name,
-        driver_version=driver_version,
-        milli_tflops=milli_tflops,
-        vram_bytes=vram_bytes,
-    )
-
-    (device,) = published_devices(card)
-
-    assert device_rules.violations(device.as_api()) == ()
-
-
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 GIVEN_UP = Enforcement(given_up_since=SINCE)
 
@@ -154,6 +136,61 @@ GIVEN_UP = Enforcement(given_up_since=SINCE)
 def unhealthy(kind: ProblemKind = ProblemKind.XID) -> Unhealthy:
     problem = HealthProblem(kind=kind, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     return Unhealthy(worst=problem, since=SINCE)
+
+
+RATIOS = st.builds(
+    Oversubscription,
+    tflops_percent=st.integers(1, 100_000),
+    host_memory_percent=st.integers(0, 100),
+    host_disk_percent=st.integers(0, 100),
+)
+CARDS = st.builds(
+    gpu,
+    product_name=st.text(),
+    model=st.text(),
+    architecture=st.text(),
+    driver_version=st.text(),
+    compute_capability=st.tuples(st.integers(0, 999), st.integers(0, 999)),
+    milli_tflops=st.integers(1, 10**9),
+    vram_bytes=st.integers(2 * 2**20, 2**50),
+    numa_node=st.none() | st.integers(0, 2**31),
+)
+NODES = st.builds(
+    Node,
+    name=st.text(),
+    gpupool=st.text(),
+    qos=st.just("high"),
+    oversubscription=RATIOS | st.none(),
+)
+USERS = st.sampled_from(
+    ["nvidia.com/gpu", "aliyun.com/gpu-mem", f"{'a' * 63}.{'b-' * 60}c/gpu", "gpu"]
+)
+
+
+@given(
+    card=CARDS,
+    node=NODES,
+    host_bytes=st.integers(0, 2**50),
+    resource=USERS,
+    kind=st.sampled_from(ProblemKind),
+    enforcer=st.sampled_from(["none", "hami-core", "a" * 63]),
+)
+def test_api_accepts_the_drivers_own_device_whatever_is_read(
+    *, card: Gpu, node: Node, host_bytes: int, resource: str, kind: ProblemKind, enforcer: str
+) -> None:
+    """So nothing is checked when it is published."""
+    held = KubeletDevices(held=frozenset({(resource, card.uuid)}))
+    (device,) = published_devices(
+        card,
+        node=node,
+        host=HostResources(memory_bytes=host_bytes, disk_bytes=host_bytes),
+        enforcement=Enforcement(enforcer=enforcer, is_awaited=True, given_up_since=SINCE),
+        users=other_users.of_cards([card], held, [], before={}, now=SINCE),
+        unhealthy={card.uuid.lower(): unhealthy(kind)},
+    )
+
+    assert len(device.taints) == 3
+    assert list(object_rules.violations(slice_spec(devices=[device.as_api()]))) == []
 
 
 @pytest.mark.parametrize(
@@ -252,7 +289,7 @@ def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     assert listed.get("taints") == ([expected] if effect else None)
     assert listed["attributes"]["phase"] == {"string": "Unknown"}
     assert device.capacity == healthy.capacity
-    assert device_rules.violations(listed) == ()
+    assert list(object_rules.device_errors("", listed)) == []
 
 
 CARD = gpu(pci_bus_id="0000:18:00.0")
@@ -290,6 +327,7 @@ PLUGIN, OTHER_CARD = ("nvidia.com/gpu", UUID), ("nvidia.com/gpu", "GPU-other")
         ([], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
         ([], [("nvidia.com/gpu.shared", f"{UUID}::3")], [], [], ("nvidia-device-plugin", True)),
         ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], [], ("volcano.sh", False)),
+        ([(f"{'a' * 62}.{'b' * 63}/gpu", UUID)], [], [], [], ("a" * 62, False)),
         ([], [], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
         ([], [], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
         (

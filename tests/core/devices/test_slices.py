@@ -177,12 +177,12 @@ def test_taint_moves_no_device_to_another_slice() -> None:
         effect="NoSchedule",
         since=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    healthy = [device.as_api() for device in MANY[:65]]
-    tainted = [replace(MANY[0], taints=(taint,)).as_api(), *healthy[1:]]
+    healthy = MANY[:65]
+    tainted = [replace(MANY[0], taints=(taint,)), *healthy[1:]]
 
     first, last = slices.wanted(tainted, NODE, node_uid="node-uid")
 
-    assert first["spec"]["devices"] == tainted[:64]
+    assert first["spec"]["devices"] == [device.as_api() for device in tainted[:64]]
     assert last == slices.wanted(healthy, NODE, node_uid="node-uid")[1]
     assert object_rules.violations(slices.plan((first, last), []).create[0]["spec"]) == ()
 

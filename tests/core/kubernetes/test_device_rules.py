@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import (
     device_with_policy,
@@ -16,6 +17,11 @@ from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 
 Json = dict[str, Any]
+
+
+def violations(device: Json) -> tuple[str, ...]:
+    return tuple(str(error) for error in object_rules.device_errors("", device))
+
 
 KEYS = ("model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b")
 ATTRIBUTES: tuple[Json, ...] = (
@@ -63,7 +69,7 @@ ATTRIBUTES: tuple[Json, ...] = (
     ],
 )
 def test_valid_device(valid: Json) -> None:
-    assert device_rules.violations(valid) == ()
+    assert violations(valid) == ()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_valid_device(valid: Json) -> None:
 def test_malformed_or_too_many_names_attributes_and_taints_are_refused(
     fields: Json, violation: str
 ) -> None:
-    found = device_rules.violations({**plain_device(), **fields})
+    found = violations({**plain_device(), **fields})
 
     assert found
     assert all(text.startswith(violation) for text in found)
@@ -189,7 +195,7 @@ def test_malformed_or_too_many_names_attributes_and_taints_are_refused(
     ],
 )
 def test_malformed_request_policy_is_refused(broken: Json, violation: str) -> None:
-    found = device_rules.violations(broken)
+    found = violations(broken)
 
     expected = f"capacity[vram].requestPolicy{violation}"
     assert any(text.startswith(expected) for text in found), found

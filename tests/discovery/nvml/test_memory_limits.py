@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.core.devices.gpu import UNLIMITED
 from tests.discovery.nvml.nvml_machine import Machine, answers, card, uuid
 
 pytestmark = pytest.mark.process
@@ -87,14 +87,14 @@ def test_limit_is_set_on_the_cgroup_of_the_pod_and_read_back(
         setting,
         setting,
         getting,
-        ["set", POD, {uuid(0): NO_LIMIT}, {}],
+        ["set", POD, {uuid(0): UNLIMITED}, {}],
         getting,
     )
 
     assert found == [[uuid(0)], [], {uuid(0): [20 * GIB, 0]}, [uuid(0)]]
     without = f"{uuid(0)}: {folder}: found no memory limit, expected one"
-    assert none[uuid(0)] == (without if accounting == "dmem" else [NO_LIMIT, 0])
-    assert node.book() == [f"0 {20 * GIB} {folder}", f"0 {NO_LIMIT} {folder}"]
+    assert none[uuid(0)] == (without if accounting == "dmem" else [UNLIMITED, 0])
+    assert node.book() == [f"0 {20 * GIB} {folder}", f"0 {UNLIMITED} {folder}"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_every_code_of_nvml_is_an_error_and_never_no_limit(
 def test_cgroup_that_nvml_does_not_account_is_an_error_and_never_no_limit(node: Node) -> None:
     found = node.act(
         machine(limiting(set_limits="!6")),
-        *(["set", POD, {uuid(0): limit}, {}] for limit in (GIB, NO_LIMIT)),
+        *(["set", POD, {uuid(0): limit}, {}] for limit in (GIB, UNLIMITED)),
     )
 
     text = f"{uuid(0)}: set memory limit of {node.pod}: NVML_ERROR_NOT_FOUND: found no limits of "
@@ -189,7 +189,7 @@ def test_limits_above_the_card_and_of_missing_pods_are_refused(node: Node) -> No
         machine(),
         ["set", POD, {uuid(0): 81 * GIB}, {}],
         ["set", "no-pod", {uuid(0): GIB}, {}],
-        ["set", "no-pod", {uuid(0): NO_LIMIT}, {}],
+        ["set", "no-pod", {uuid(0): UNLIMITED}, {}],
         ["set", "../..", {uuid(0): GIB}, {}],
     )
 
@@ -272,12 +272,12 @@ def test_container_gets_its_own_limit_only_where_the_pods_holds_beside_it(node: 
         machine(),
         ["set", POD, {uuid(0): 12 * GIB}, {}],  # more is lent to the claim
         ["set_container", POD, at[counted], {uuid(0): 20 * GIB}],  # a spec from before a change
-        ["set", POD, {uuid(0): NO_LIMIT}, {}],
+        ["set", POD, {uuid(0): UNLIMITED}, {}],
     )
     steps = [(8, node.pod), (8, counted), (12, node.pod), (12, counted), (12, counted)]
     assert node.book() == [
         *(f"0 {size * GIB} {folder}" for size, folder in steps),
-        f"0 {NO_LIMIT} {node.pod}",
+        f"0 {UNLIMITED} {node.pod}",
     ]
 
 

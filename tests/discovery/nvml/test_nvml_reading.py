@@ -152,7 +152,9 @@ def test_library_without_newer_functions_works(machine: Machine, old_library: Pa
 @pytest.mark.parametrize(
     ("own", "subject", "reason"),
     [
-        ({"reserved": str(81920 * MIB)}, uuid(0), "are reserved, expected at least 1 MiB to hand"),
+        ({"reserved": str(81920 * MIB)}, uuid(0), "are reserved, expected at least 2 MiB to hand"),
+        ({"reserved": str(81919 * MIB)}, uuid(0), "are reserved, expected at least 2 MiB to hand"),
+        ({"uuid": "GPU_0"}, "GPU_0", "uuid: found GPU_0, expected GPU-..."),
         ({"mig": "1 1"}, uuid(0), "MIG mode is on"),
         ({"memory": NOT_SUPPORTED}, uuid(0), "memory: found "),
         ({"memory": "0"}, uuid(0), "memory: found "),

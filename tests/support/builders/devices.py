@@ -24,5 +24,6 @@ def published_devices(
     Args:
         states: Arguments of build_devices(): users, unhealthy, unhealthy_effect.
     """
-    reading = Reading(inventory=Inventory(gpus=gpus, left_out=left_out), host=host)
-    return device_facts.build_devices(reading, node, enforcement, **states)
+    inventory = Inventory(gpus=gpus, left_out=left_out)
+    reading = Reading(inventory=inventory, node=node, host=host)
+    return device_facts.build_devices(reading, enforcement, **states)

@@ -8,9 +8,9 @@ from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, SharedAccess
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mps.enforcer import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.devices import NO_HOST, NODE, published_devices
 

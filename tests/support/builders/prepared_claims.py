@@ -33,7 +33,6 @@ def prepared_share(card: int = 0, limit: Limit | None = None, **changes: Any) ->
         "toolkit_device": None,
         "pci_bus_id": f"0000:{card + 1:02x}:00.0",
         "wanted_vram_bytes": 0 if limit is None else limit.vram_bytes,
-        "reserved": Limit(sm_percent=0, vram_bytes=8 * GIB),
         "limit": limit,
     }
     return PreparedShare(**{**given, **changes})

@@ -20,8 +20,7 @@ def wanted_slices(
     count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
 ) -> tuple[Slice, ...]:
     """Return the desired slices of a node with this number of devices."""
-    listed = [device.as_api() for device in MANY[:count]]
-    return slices.wanted(listed, node, node_uid=node_uid)
+    return slices.wanted(MANY[:count], node, node_uid=node_uid)
 
 
 def stored_slices(

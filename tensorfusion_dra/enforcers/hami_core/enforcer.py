@@ -47,7 +47,6 @@ from tensorfusion_dra.core.claims import enforcer, index_limits, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     Enforcer,
-    EnforcerFacts,
     EnforcerSettings,
     Folder,
     Needs,
@@ -57,6 +56,7 @@ from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, P
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.enforcers import preload, written_files
+from tensorfusion_dra.enforcers.hami_core.declaration import HAMI_CORE
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 
 LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
@@ -110,14 +110,8 @@ class HamiCore(Enforcer):
         root: Host folder of the claims' cache files, and of the file that preloads the library.
     """
 
-    name = "hami-core"
-    facts = EnforcerFacts(
-        enforces_hard=True,
-        enforces_compute=True,
-        enforces_memory=True,
-        remedy="put HAMi-core's library there (chart value enforcers.hamiCore.install=true, or "
-        "setting hami-core-library)",
-    )
+    name = HAMI_CORE.name
+    facts = HAMI_CORE.facts
     library: str
     method: PreloadMethod = PreloadMethod.FILE
     root: str = "/run/tensor-fusion/hami-core"

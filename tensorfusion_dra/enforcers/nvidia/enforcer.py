@@ -56,7 +56,6 @@ from tensorfusion_dra.core.claims.enforcer import (
     Advice,
     Edits,
     Enforcer,
-    EnforcerFacts,
     EnforcerSettings,
     Hook,
     Needs,
@@ -67,8 +66,9 @@ from tensorfusion_dra.core.claims.enforcer import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.devices.gpu import UNLIMITED
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.enforcers.nvidia.declaration import NVIDIA
 from tensorfusion_dra.enforcers.patience import HungEnforcerError, Patience, node_lock
 
 log = structlog.get_logger()
@@ -78,8 +78,6 @@ FOLDER: Final = "memory-limits"
 SOCKET: Final = "socket"
 REQUESTS: Final = "requests"
 """Pipe from the hooks; each line is <pid> <pod UID> <GPU UUID>=<bytes>,... <cgroup>."""
-NO_LIMIT: Final = 2**64 - 1
-"""The limit that removes a limit (NVML_DEVICE_MEMORY_LIMIT_MAX)."""
 # Any POSIX shell: the hook runs on the host, where there may be no Python. It is an argument of the
 # shell, since /run may be mounted with noexec.
 _HOOK: Final = """\
@@ -136,7 +134,7 @@ class LimitsClient:
     ) -> Sequence[str]:
         """Set limits of pods in bytes by GPU UUID; return the cards on which the pod had another.
 
-        Each is read back. A limit of NO_LIMIT is removed, also if the pod has no cgroup any more.
+        Each is read back. A limit of UNLIMITED is removed, also if the pod has no cgroup any more.
         Limits are lowered first, and raised only if each of them could be lowered.
 
         Args:
@@ -187,19 +185,9 @@ class LimitsClient:
 class Nvidia(Enforcer):
     """The NVIDIA driver as an enforcer."""
 
-    name = "nvidia"
+    name = NVIDIA.name
     is_told = True
-    facts = EnforcerFacts(
-        enforces_hard=True,
-        enforces_memory=True,
-        counts_by_pid=False,
-        fixed=frozenset({Isolation.HARD}),
-        keeps_lent_memory=True,
-        loses_limits=True,
-        must_show_itself=True,
-        remedy="run NVIDIA driver 615 or later on this node and the container memory-limits (chart "
-        "value enforcers.nvidia.install=true)",
-    )
+    facts = NVIDIA.facts
 
     def __init__(
         self,
@@ -313,7 +301,7 @@ class Nvidia(Enforcer):
         try:
             with self._alone(self._wait_seconds):
                 others = (each for each in records() if each.ref.uid != claim.ref.uid)
-                wanted = {**dict.fromkeys(mine, NO_LIMIT), **_by_pod(others).get(pod, {})}
+                wanted = {**dict.fromkeys(mine, UNLIMITED), **_by_pod(others).get(pod, {})}
                 self._client.set(pod, wanted, {}, wait_seconds=self._wait_seconds)
         except RetryableError as error:
             log.warning("memory_limits_not_removed", claim=str(claim.ref), error=str(error))

@@ -1,4 +1,4 @@
-"""Interfaces of the driver to the API server, the machine and the cards, with their contracts."""
+"""Interfaces of driver and enforcers to API server, machine and cards, with their contracts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -35,6 +35,69 @@ class ListedClaims(Protocol):
             MissingPermissionError: The driver has no permission to list claims.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
+        ...
+
+
+class Loop(Protocol):
+    """A loop that runs in a thread of its own."""
+
+    def run(self) -> None:
+        """Run until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """End run()."""
+        ...
+
+
+class Pods(Protocol):
+    """Reader of pods at the API server."""
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        """Return the stored pod with this UID; None if it is gone or replaced.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to read pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+
+class WorkerPods(Protocol):
+    """Reader and marker of the node's pods that have the label of workers."""
+
+    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """Return what is kept of the stored workers of this node, whoever marked them.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to list pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+    def mark(
+        self,
+        pod: PodRef,
+        *,
+        labels: Mapping[str, str | None],
+        annotations: Mapping[str, str | None],
+        wait_seconds: float,
+    ) -> None:
+        """Set labels and annotations of the pod with this UID; None removes one.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to patch the pod.
+            RetryableError: They may not be set; the pod may be gone.
+        """
+        ...
+
+    def watch(
+        self,
+        keep: Projection,
+        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
+        on_event: Callable[[str, Mapping[str, Any]], None],
+    ) -> Loop:
+        """Return a watch of the node's workers, to be run by a thread of its own."""
         ...
 
 

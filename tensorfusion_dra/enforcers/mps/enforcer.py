@@ -29,7 +29,6 @@ from tensorfusion_dra.core.claims import enforcer, index_limits, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     Enforcer,
-    EnforcerFacts,
     EnforcerSettings,
     Needs,
     Sign,
@@ -38,6 +37,7 @@ from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, Prepared
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tensorfusion_dra.enforcers.mps.declaration import MPS
 from tensorfusion_dra.state import unix_sockets
 
 _PIPES_IN_CONTAINER: Final = "/tmp/nvidia-mps"  # noqa: S108 - the service's default
@@ -56,14 +56,8 @@ class Mps(Enforcer):
             that only the daemon uses keeps them out of the host's /dev/shm.
     """
 
-    name = "mps"
-    # Each process is limited by itself, so a claim with two of them may use twice its limits.
-    facts = EnforcerFacts(
-        enforces_hard=True,
-        counts_by_pid=False,
-        remedy="run NVIDIA's MPS control daemon on this node (chart value "
-        "enforcers.mps.install=true)",
-    )
+    name = MPS.name
+    facts = MPS.facts
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
 
