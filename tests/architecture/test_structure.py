@@ -82,7 +82,11 @@ ENFORCER_WORD: Final = re.compile(
     r"|\b(?<![./-])(hypervisor|Hypervisor)(?=[_A-Z])"
 )
 KNOWN_OUTSIDE: Final = {
-    "tensorfusion_dra/app/memory_limits.py": ("nvidia nvidia.enforcer", "the process behind it"),
+    "tensorfusion_dra/app/memory_limits.py": (
+        "Nvidia nvidia.enforcer nvidia.enforcer.FOLDER nvidia.enforcer.Nvidia "
+        "nvidia.enforcer.REQUESTS nvidia.enforcer.SOCKET",
+        "the process behind it",
+    ),
     "tensorfusion_dra/app/simulate/cluster.py": ("tensor-fusion mps", "a simulated node's folders"),
     "tensorfusion_dra/core/admission/dialects.py": ("mps", "another system's annotation"),
     "tensorfusion_dra/discovery/host.py": ("nvidia", "a folder of NVIDIA's driver container"),
