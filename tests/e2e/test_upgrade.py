@@ -40,8 +40,16 @@ def earlier_release(bare_cluster: Cluster, kubeconfig: str) -> Iterator[None]:
     chart("install", kubeconfig, EARLIER, {**VALUES, "image": {"tag": "before"}})
     yield
     run("uninstall", helm.NAMESPACE, kubeconfig)
-    for name in (NAMED, LABELLED, APPLIED):
+    mine = {NAMED, LABELLED, APPLIED}
+    for name in mine:
         bare_cluster.delete("Namespace", name)
+    bare_cluster.until(
+        "the namespaces to be gone, which the next test creates again",
+        lambda: mine.isdisjoint(
+            item["metadata"]["name"] for item in bare_cluster.objects("Namespace")
+        ),
+        seconds=120,
+    )
 
 
 def templates(cluster: Cluster) -> dict[str, Json]:
