@@ -440,11 +440,12 @@ def below_request(
     requests = resource_claims.every_request(claim)
     every = with_annotations(claim, requests, classes)
     for name, each in requests:
-        given = {} if each.get("adminAccess") else map_at(each, "capacity", "requests")
-        asked = parsed_amounts(given)
-        for capacity, text in share_policy.below_request(merged(every, name), asked):
-            text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
-            yield FieldError(path, Reason.INVALID, text)
+        limits = merged(every, name)
+        if (limits.tflops_limit or limits.vram_limit) and not each.get("adminAccess"):
+            asked = parsed_amounts(map_at(each, "capacity", "requests"))
+            for capacity, text in share_policy.below_request(limits, asked):
+                found = f"request {name}: {capacity} limit: {text}"
+                yield FieldError(path, Reason.INVALID, found)
 
 
 ParametersFor = tuple[frozenset[str], ShareParameters]
