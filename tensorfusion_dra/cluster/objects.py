@@ -505,19 +505,3 @@ def create_event(
         },
         wait_seconds=_EVENT_WAIT_SECONDS,
     )
-
-
-def namespaces_with_template(api: Api) -> frozenset[str]:
-    """Return the namespaces that have the claim template of annotated pods.
-
-    Raises:
-        RetryableError: The API server did not answer, or a permission is missing.
-    """
-    found = api.read_list(
-        "ResourceClaimTemplates",
-        resource_path("resourceclaimtemplates"),
-        {"metadata!": {"namespace!": str}},
-        query={"fieldSelector": f"metadata.name={names.CLAIM_TEMPLATE}"},
-        wait_seconds=_WAIT_SECONDS,
-    ).items
-    return frozenset(each["metadata"]["namespace"] for each in found)

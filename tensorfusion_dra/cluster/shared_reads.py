@@ -4,64 +4,57 @@ Example: a list takes a second, and ten callers ask for it while one is under wa
 end, the first of them lists again, and all ten get that list.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, wait
 from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from tensorfusion_dra.core.errors import RetryableError
 
 Found = TypeVar("Found")
 
 
+class _LatestRead:
+    """What the latest read of a key has found, while somebody waits for one."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()  # held during a read; guards both below
+        self.began = -math.inf
+        self.found: Any = None
+
+
 class SharedReads:
     """Reads by key, of which one at a time is under way; safe for all threads."""
 
     def __init__(self) -> None:
-        self._guard = Lock()  # guards both below
-        self._under_way: dict[Hashable, Future[Any]] = {}
-        self._next: dict[Hashable, Future[Any]] = {}
+        self._guard = Lock()  # guards _latest
+        self._latest: WeakValueDictionary[Hashable, _LatestRead] = WeakValueDictionary()
 
     def get(self, key: Hashable, read: Callable[[float], Found], *, wait_seconds: float) -> Found:
-        """Return what a read that begins now or later returns, or raise what it raises.
+        """Return what a read that begins now or later returns.
 
         Args:
             key: Callers with the same key would read the same.
-            read: Called by one of them, with the seconds that it may take.
+            read: Called by one of them, with the seconds that it may take. What it raises goes to
+                that caller, and the next one reads again.
             wait_seconds: For all.
 
         Raises:
-            RetryableError: Other reads, and this one, take longer.
+            RetryableError: Reads of others take longer.
         """
-        ends = time.monotonic() + wait_seconds
+        asked = time.monotonic()
         with self._guard:
-            before, shared = self._under_way.get(key), self._next.get(key)
-            if is_first := shared is None:
-                shared = self._next[key] = Future()
-        assert shared is not None
-        if is_first:
-            if before is not None:
-                wait([before], timeout=max(0.0, wait_seconds))
-            with self._guard:
-                del self._next[key]
-                if is_next := before is None or before.done():
-                    self._under_way[key] = shared
-            if is_next:
-                self._read(key, shared, lambda: read(ends - time.monotonic()))
-            else:  # others that share it may have more time, and begin again
-                shared.set_exception(TimeoutError())
+            latest = self._latest.setdefault(key, _LatestRead())
+        if not latest.lock.acquire(timeout=max(0.0, wait_seconds)):
+            raise RetryableError(f"found other reads for {wait_seconds:.0f} s")
         try:
-            found: Found = shared.result(timeout=max(0.0, ends - time.monotonic()))
-        except TimeoutError:
-            raise RetryableError(f"found other reads for {wait_seconds:.0f} s") from None
-        return found
-
-    def _read(self, key: Hashable, shared: Future[Any], read: Callable[[], object]) -> None:
-        try:
-            shared.set_result(read())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
-            shared.set_exception(error)
+            if latest.began <= asked:
+                began = time.monotonic()
+                latest.found = read(asked + wait_seconds - began)
+                latest.began = began
+            found: Found = latest.found
         finally:
-            with self._guard:
-                del self._under_way[key]
+            latest.lock.release()
+        return found

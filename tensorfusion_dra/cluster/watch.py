@@ -239,6 +239,7 @@ CACHED: Final[Projection] = {
     },
     "spec": dict,
 }
+NAMES: Final[Projection] = {"metadata!": {"name!": str, "namespace": str}}
 
 
 class ObjectCache:
@@ -253,17 +254,20 @@ class ObjectCache:
         path: str,
         *,
         name: str = "",
+        keep: Projection = CACHED,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the watch without starting it.
 
         Args:
             path: The collection of all objects of a kind, such as GPUPOOLS.
-            name: Keep only the object of this name; empty keeps all.
+            name: Keep only objects of this name; empty keeps all.
+        keep: What is kept of each object: its name and namespace at least.
             on_change: Called when the result of items() may have changed.
         """
         self._api = api
         self._path = path
+        self._keep = keep
         self._on_change = on_change
         self._guard = Lock()  # guards _items and _absent
         self._items: dict[tuple[str, str], Item] | None = None
@@ -271,7 +275,7 @@ class ObjectCache:
         self._watch = Watch(
             api,
             path,
-            CACHED,
+            keep,
             selector=f"metadata.name={name}" if name else "",
             on_list=self._listed,
             on_event=self._changed,
@@ -299,7 +303,7 @@ class ObjectCache:
             return self.items()
         try:
             return self._api.listed(
-                self._path, CACHED, query=self._watch.selector, wait_seconds=wait_seconds
+                self._path, self._keep, query=self._watch.selector, wait_seconds=wait_seconds
             ).items
         except StatusError as error:
             if error.status == 404:

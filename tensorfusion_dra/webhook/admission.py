@@ -3,7 +3,7 @@
 Pods get their share, claims their content, within the quotas of their namespace.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -188,8 +188,8 @@ class AdmissionRules:
             one then get. It may wait for the seconds, and raises RetryableError.
         keeps_cards_apart: Returns whether the cluster's scheduler gives each card of a request only
             once. Its argument is the seconds to wait; it raises RetryableError.
-        templates_lately: Returns the namespaces that have the claim template without waiting; None
-            if they are not known.
+        claim_templates: The claim templates of annotated pods, one in each namespace that has it;
+            None to warn of no missing one.
         on_warnings: Called with the warnings of a pod whose claim is created, or of a controller
             whose pod gets no claim, as an Event refers to it. It does not wait.
         warns_at_present: True to warn of what no card has at present.
@@ -210,7 +210,7 @@ class AdmissionRules:
     quotas: Objects | None = None
     has_priority_class: Callable[[str, float], bool] = lambda _name, _seconds: False
     keeps_cards_apart: Callable[[float], bool] = lambda _seconds: False
-    templates_lately: Callable[[], Collection[str] | None] = lambda: None
+    claim_templates: Objects | None = None
     on_warnings: Callable[[Mapping[str, str], Sequence[str]], None] = lambda _about, _warnings: None
     warns_at_present: bool = False
     default_enabled: bool = False
@@ -298,7 +298,7 @@ class AdmissionRules:
             if len(several) > 1
             else []
         )
-        known, cards = self.templates_lately(), None
+        cards = None
         with suppress(RetryableError):
             cards = self.slices.current() if self.warns_at_present else None
         warnings += pod_admission.warnings(
@@ -308,11 +308,13 @@ class AdmissionRules:
             template=found.template,
             scheduler=self.scheduler,
         )
-        if found.template == names.CLAIM_TEMPLATE and known is not None and namespace not in known:
-            warnings.append(
-                f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so the "
-                "pod waits for its claim"
-            )
+        if found.template == names.CLAIM_TEMPLATE and self.claim_templates is not None:
+            with suppress(RetryableError):  # not known yet
+                if not of_namespace(_items(self.claim_templates), namespace):
+                    warnings.append(
+                        f"namespace {namespace} has no ResourceClaimTemplate {found.template}, so "
+                        "the pod waits for its claim"
+                    )
         for choices in several:
             if cards is not None and not choices[0].expression:
                 warnings += at_present.warnings(choices, cards, pool=found.name)

@@ -489,7 +489,7 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         *((group, names.GPU_RESOURCE_QUOTAS, verb) for verb in ("list", "watch", "patch")),
         ("", "pods", "get"),
         ("events.k8s.io", "events", "create"),
-        (names.RESOURCE_GROUP, "resourceclaimtemplates", "list"),
+        *((names.RESOURCE_GROUP, "resourceclaimtemplates", verb) for verb in ("list", "watch")),
         *((names.RESOURCE_GROUP, "deviceclasses", verb) for verb in ("list", "watch")),
         *((names.RESOURCE_GROUP, "resourceslices", verb) for verb in ("list", "watch")),
         (names.RESOURCE_GROUP, "resourceclaims", "list"),

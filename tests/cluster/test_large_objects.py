@@ -358,33 +358,65 @@ def test_line_of_a_watch_that_is_too_long_is_not_held(tmp_path: Path) -> None:
         assert [*api.watch("/api/v1/pods", query={}, silent_seconds=60)] == []
 
 
-def test_who_waits_for_a_list_of_another_is_told_when_that_one_gives_up() -> None:
+def test_who_waits_for_a_list_of_another_gives_up_alone_or_gets_a_later_one() -> None:
     reads = SharedReads()
-    go_on, begun, told = threading.Event(), threading.Event(), threading.Event()
+    go_on, begun, lists = threading.Event(), threading.Event(), iter(["first", "later"])
 
     def read(_: float) -> str:
         begun.set()
         assert go_on.wait(30)
-        return "list"
+        return next(lists)
 
-    def joined() -> str:
-        with pytest.raises(RetryableError):
-            reads.get("k", read, wait_seconds=60)
-        told.set()
-        return reads.get("k", read, wait_seconds=30)
-
-    with ThreadPoolExecutor(3) as pool:
+    asked = who_asked(reads)
+    with ThreadPoolExecutor(4) as pool:
         first = pool.submit(reads.get, "k", read, wait_seconds=30)
         assert begun.wait(30)
-        short = pool.submit(reads.get, "k", read, wait_seconds=0.5)
-        assert eventually(lambda: bool(reads._next))
-        patient = pool.submit(joined)
+        patient = [pool.submit(reads.get, "k", read, wait_seconds=60) for _ in range(2)]
         with pytest.raises(RetryableError, match="found other reads"):
-            short.result(30)
-        assert told.wait(30)
+            reads.get("k", read, wait_seconds=0.5)
+        assert eventually(lambda: len(asked) == 4)
         go_on.set()
 
-        assert [first.result(30), patient.result(30)] == ["list", "list"]
+        assert [first.result(30), *(each.result(30) for each in patient)] == [
+            *("first", "later", "later")
+        ]
+    assert not reads._latest, "no list is in memory once nobody waits for one"
+
+
+def test_failed_list_is_read_again_by_the_next_who_waits() -> None:
+    reads, go_on, begun = SharedReads(), threading.Event(), threading.Event()
+
+    def failing(_: float) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        raise RetryableError("refused")
+
+    with ThreadPoolExecutor(2) as pool:
+        failed = pool.submit(reads.get, "k", failing, wait_seconds=30)
+        assert begun.wait(30)
+        second = pool.submit(reads.get, "k", lambda _: "list", wait_seconds=30)
+        go_on.set()
+
+        assert second.result(30) == "list"
+        with pytest.raises(RetryableError, match="refused"):
+            failed.result(30)
+
+
+def who_asked(reads: SharedReads) -> list[int]:
+    """Return a list that gets an entry as soon as somebody has asked for a read."""
+    asked: list[int] = []
+    guard = reads._guard
+
+    class Noting:
+        def __enter__(self) -> None:
+            guard.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            asked.append(threading.get_ident())
+            guard.release()
+
+    reads._guard = Noting()  # type: ignore[assignment]
+    return asked
 
 
 def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: Path) -> None:
@@ -401,22 +433,22 @@ def test_callers_of_one_path_share_a_list_that_began_after_they_asked(tmp_path: 
 
     with raw_server.served(answer) as server, ThreadPoolExecutor(9) as pool:
         api = Api(server.kubeconfig(tmp_path))
+        asked = who_asked(api._lists)
         first = pool.submit(read, api)
         assert begun.acquire(timeout=30)
         later = [pool.submit(read, api) for _ in range(8)]
         other = pool.submit(
             lambda: ApiClaims(api).of_namespace("team-b", {"metadata!": {}}, wait_seconds=60)
         )
-        waiting = api._lists
-        assert eventually(lambda: len(waiting._next) == 1)
+        assert eventually(lambda: len(asked) == 9)
         for _ in range(3):
             may_end.release()
 
         assert [each.result(30) for each in (first, *later)] == [1] * 9
         other.result(30)
 
-    asked = [request.split("?")[0].split("/")[-2] for request in server.requests]
-    assert sorted(asked) == ["team-a", "team-a", "team-b"]
+    listed_of = [request.split("?")[0].split("/")[-2] for request in server.requests]
+    assert sorted(listed_of) == ["team-a", "team-a", "team-b"]
 
 
 def test_pages_are_as_long_as_arrive_soon(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, Listed
-from tensorfusion_dra.cluster.lately import Lately
 from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
@@ -459,53 +458,3 @@ def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ou
         assert eventually(lambda: others[1:] == [["gpu.nvidia.com"]])
         slices.delete(created)
         assert eventually(lambda: others[2:] == [[]])
-
-
-def test_a_reading_is_kept_for_some_seconds_and_forgotten_after_half_a_minute() -> None:
-    clock = [0.0]
-
-    def read() -> int:
-        lately.stop()
-        return 1
-
-    lately = Lately(read, clock=lambda: clock[0])
-    assert lately.seen() is None
-    lately.run()
-    for now, expected in ((10.0, 1), (30.0, 1), (30.1, None)):
-        clock[0] = now
-        assert lately.seen() == expected
-
-
-@pytest.mark.parametrize(
-    ("before", "pause_seconds"),
-    [([], 1.1), (["one"], 100.0)],
-    ids=["nothing at all", "asked after a pause"],
-)
-def test_reading_without_objects_and_one_after_a_pause_are_read_again(
-    before: list[str], pause_seconds: float
-) -> None:
-    now, nodes = 0.0, before
-    lately = Lately(lambda: nodes, clock=lambda: now)
-    with running(lately.run, stop=lately.stop):
-        assert eventually(lambda: lately.seen() == before)
-
-        now, nodes = pause_seconds, ["another"]
-
-        assert eventually(lambda: lately.seen() == ["another"])
-
-
-def test_reading_without_objects_is_not_read_again_for_each_who_asks() -> None:
-    readings, now = [0], 0.0
-
-    def read() -> list[str]:
-        readings[0] += 1
-        return []
-
-    lately = Lately(read, clock=lambda: now)
-    with running(lately.run, stop=lately.stop):
-        assert eventually(lambda: lately.seen() == [])
-        for _ in range(100):
-            now += 0.009
-            assert lately.seen() == []
-
-    assert readings[0] <= 2  # at once, and when the first one asked

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -100,13 +100,18 @@ def _pod(enforcer: Declaration) -> dict[str, Any]:
     return pod
 
 
+_AMOUNTS: Final = frozenset({*pod_request.AMOUNTS, names.ANNOTATION_DEDICATED_GPU})
+"""What a word that asks for a GPU becomes, beside a number in a resource."""
+
+
 def _asking(words: Sequence[FieldMapping]) -> dict[str, list[str]]:
     """Return the words by which a pod asks for a GPU: names by their place, and prefixes."""
     found: dict[str, list[str]] = {"resources": [], "annotations": [], "prefixes": []}
     for word in words:
-        if word.asks:
+        is_resource = word.kind is Kind.RESOURCE
+        if word.becomes in _AMOUNTS or (is_resource and word.becomes == names.ANNOTATION_GPU_COUNT):
             name, _, rest = word.name.partition("*")
-            place = "resources" if word.kind is Kind.RESOURCE else "annotations"
+            place = "resources" if is_resource else "annotations"
             found["prefixes" if rest else place].append(name)
     return {place: sorted({*each}) for place, each in found.items()}
 

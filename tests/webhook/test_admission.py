@@ -540,12 +540,13 @@ def test_amounts_are_enough_where_the_setting_says_so_and_nothing_decides(
 
 def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_its_claim() -> None:
     told: list[tuple[str, Sequence[str]]] = []
+    templates = ObjectsInMemory({"metadata": {"namespace": "team-b"}})
     cluster = Cluster(
         on_warnings=lambda about, warnings: told.append(
             (f"{about['kind']} {about['name']}", warnings)
         ),
         warns_at_present=True,
-        templates_lately=lambda: {"team-b"},
+        claim_templates=templates,
     )
     cluster.slices.slices = [slice_of_models(A100)]
     model, template = (
@@ -561,7 +562,9 @@ def test_what_the_cluster_lacks_at_present_is_warned_of_at_the_pod_and_told_of_i
     assert cluster.claim_of(admitted).changed
     assert told == [("Pod train", [template, model])]
     cluster.admission.claim(replace(review_of(template_claim()), dry_run=True))
-    cluster.admission.templates_lately = lambda: {"team-a"}
+    templates.listed = [{"metadata": {"namespace": "team-a"}}]
+    cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
+    templates.listed, templates.error = [], RetryableError("not listed yet")
     cluster.claim_of(cluster.pod(dra_enabled="true", **AMOUNTS))
     assert len(told) == 1, "a dry run and a pod without a warning tell nobody"
     assert cluster.slices.reads == 0

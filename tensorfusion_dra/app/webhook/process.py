@@ -18,17 +18,11 @@ from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.cluster.lately import Lately
-from tensorfusion_dra.cluster.objects import (
-    ApiClaims,
-    ApiPods,
-    Quotas,
-    has_priority_class,
-    namespaces_with_template,
-)
+from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, Quotas, has_priority_class
 from tensorfusion_dra.cluster.pod_events import PodEvents
 from tensorfusion_dra.cluster.published_cards import PublishedCards
 from tensorfusion_dra.cluster.watch import ObjectCache
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
@@ -91,7 +85,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     }
     pools, templates, quotas, classes = objects.values()
     slices = PublishedCards(api)
-    templates_lately = Lately(partial(namespaces_with_template, api))
+    claim_templates = ObjectCache(
+        api, resource_path("resourceclaimtemplates"), name=names.CLAIM_TEMPLATE, keep=watch.NAMES
+    )
     pod_events = PodEvents(api)
     # With auto, the nodes decide.
     facts = EnforcerFacts(enforces_hard=True, names_containers=True)
@@ -106,7 +102,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         has_priority_class=partial(has_priority_class, api),
         classes=classes,
         keeps_cards_apart=partial(_keeps_cards_apart, api),
-        templates_lately=templates_lately.seen,
+        claim_templates=claim_templates,
         warns_at_present=True,
         on_warnings=pod_events.say,
         default_enabled=settings.default_enabled,
@@ -133,7 +129,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     for name, part in objects.items():
         supervisor.own(name, part)
     supervisor.own("slice-watch", slices)
-    supervisor.own("claim-templates", templates_lately)
+    supervisor.own("claim-template-watch", claim_templates)
     supervisor.own("pod-events", pod_events)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)

@@ -19,8 +19,9 @@ from tensorfusion_dra.core.admission.pod_findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.finding import Finding, Level
-from tensorfusion_dra.core.kubernetes import quantity, review
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 from tensorfusion_dra.scheduling import devices, placement
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
 from tensorfusion_dra.scheduling.devices import Cause, Holder, Rejection, Usage, Wanted
@@ -464,15 +465,11 @@ def _with_amounts(claim: Document, wanted: Wanted, amounts: Mapping[str, Quantit
     if (claim.get("status") or {}).get("allocation"):
         return claim
     result = copy.deepcopy(dict(claim))
-    for request in result["spec"]["devices"]["requests"]:
-        for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-            if exact is None or exact["deviceClassName"] != wanted.device_class:
-                continue
-            named = (exact.get("capacity") or {}).get("requests") or {}
-            if {name: quantity.parse(text) for name, text in named.items()} == wanted.amounts:
-                exact["capacity"] = {
-                    "requests": {name: str(each) for name, each in amounts.items()}
-                }
+    for _, exact in resource_claims.every_request(result):
+        named = map_at(exact, "capacity", "requests")
+        asks = {name: quantity.parse(text) for name, text in named.items()}
+        if (exact["deviceClassName"], asks) == (wanted.device_class, wanted.amounts):
+            exact["capacity"] = {"requests": quantity.texts(amounts)}
     return result
 
 

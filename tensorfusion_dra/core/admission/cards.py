@@ -196,7 +196,7 @@ def _devices(item: Item) -> Iterator[CardKind]:
 def _card(
     amounts: tuple[str, ...], is_virtual: bool, model: str, product: str, pool: str
 ) -> CardKind | None:
-    """Return a card; None for a device of an older release, or of another driver."""
+    """Return a card; None for a device without amounts, which this driver publishes on no node."""
     try:
         vram, tflops, most_vram, most_tflops = map(quantity.parse, amounts)
         return CardKind(vram, tflops, most_vram, most_tflops, is_virtual, model, product, pool)

@@ -247,24 +247,18 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         exactly["selectors"] = _selectors(exactly["selectors"], own)
     if wanted.must_be_enforced and (demand := enforcing(wanted)):
         exactly["selectors"] = _selectors(exactly["selectors"], demand)
+    given = map_at(exactly.pop("capacity", {}), "requests")
     amounts = {
-        VIRTUAL_OF[name] if wanted.is_virtual else name: text
-        for name, text in quantity.texts(wanted.amounts()).items()
+        name: amount
+        for name, amount in given.items()
+        # Without the template's amounts either, a claim takes whole cards.
+        if not (wanted.whole and name.removeprefix(f"{names.DRIVER}/") in names.CAPACITIES)
+    } | {
+        VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
+        for name, amount in wanted.amounts().items()
     }
     if amounts:
-        capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
-        capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
-    if wanted.whole:  # without the template's amounts either, it takes whole cards
-        given = as_map(exactly.get("capacity"))
-        kept = {
-            name: amount
-            for name, amount in as_map(given.get("requests")).items()
-            if name.removeprefix(f"{names.DRIVER}/") not in names.CAPACITIES
-        }
-        if kept:
-            exactly["capacity"] = {**given, "requests": kept}
-        else:
-            exactly.pop("capacity", None)
+        exactly["capacity"] = {"requests": amounts}
     return exactly
 
 
@@ -397,10 +391,10 @@ def errors(
         hard_needs: What isolation hard needs; "" if the nodes' enforcer brings a limiter for it.
     """
     path = CONFIG_PATHS[kind]
-    existing = [_parameters(config) for config in _configs(old, path)]
-    for index, config in enumerate(_configs(found, path)):
+    existing = [map_at(config, "opaque").get("parameters") for config in objects_at(old, *path)]
+    for index, config in enumerate(objects_at(found, *path)):
         opaque = map_at(config, "opaque")
-        if opaque.get("driver") != names.DRIVER or _parameters(config) in existing:
+        if opaque.get("driver") != names.DRIVER or opaque.get("parameters") in existing:
             continue
         where = f"{'.'.join(path)}[{index}].opaque.parameters"
         try:
@@ -414,7 +408,7 @@ def errors(
         if parsed.isolation is Isolation.HARD and hard_needs:
             yield FieldError(chosen, Reason.FORBIDDEN, f"found hard, expected {hard_needs}")
         is_shared = parsed.isolation is Isolation.SHARED
-        if is_shared and (named := [*_with_amounts(_devices(found, path), as_map(config))]):
+        if is_shared and (named := [*_with_amounts(map_at(found, *path[:-1]), config)]):
             yield FieldError(
                 chosen,
                 Reason.FORBIDDEN,
@@ -446,11 +440,12 @@ def below_request(
     requests = resource_claims.every_request(claim)
     every = with_annotations(claim, requests, classes)
     for name, each in requests:
-        given = {} if each.get("adminAccess") else map_at(each, "capacity", "requests")
-        asked = parsed_amounts(given)
-        for capacity, text in share_policy.below_request(merged(every, name), asked):
-            text = f"request {name}: {capacity} limit: {text}"  # noqa: PLW2901
-            yield FieldError(path, Reason.INVALID, text)
+        limits = merged(every, name)
+        if (limits.tflops_limit or limits.vram_limit) and not each.get("adminAccess"):
+            asked = parsed_amounts(map_at(each, "capacity", "requests"))
+            for capacity, text in share_policy.below_request(limits, asked):
+                found = f"request {name}: {capacity} limit: {text}"
+                yield FieldError(path, Reason.INVALID, found)
 
 
 ParametersFor = tuple[frozenset[str], ShareParameters]
@@ -525,18 +520,3 @@ def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> I
             short = {key.removeprefix(f"{names.DRIVER}/") for key in given}
             if short & names.CAPACITIES and wanted.get("adminAccess") is not True:
                 yield full_name
-
-
-def _configs(document: Mapping[str, Any], path: tuple[str, ...]) -> list[object]:
-    return as_list(_devices(document, path).get(path[-1]))
-
-
-def _devices(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the object that contains the configurations and, in claims, the requests."""
-    for name in path[:-1]:
-        document = as_map(document.get(name))
-    return document
-
-
-def _parameters(config: object) -> object:
-    return map_at(config, "opaque").get("parameters")

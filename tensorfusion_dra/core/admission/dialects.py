@@ -139,13 +139,6 @@ class FieldMapping:
     note: str = ""
     excludes: str = ""
 
-    @property
-    def asks(self) -> bool:
-        """True if a pod with this word asks for a GPU; other words only say for which one."""
-        return self.becomes in {*_MEMORY, _COMPUTE, names.ANNOTATION_DEDICATED_GPU} or (
-            self.becomes == _COUNT and self.kind is Kind.RESOURCE
-        )
-
 
 _RESOURCE, _ANNOTATION, _SCHEDULER = Kind.RESOURCE, Kind.ANNOTATION, Kind.SCHEDULER
 _COUNT: Final = names.ANNOTATION_GPU_COUNT

@@ -67,11 +67,8 @@ def misplaced(workload: Item) -> Iterator[Finding]:
     """Yield the annotations of a workload itself, if the template of its pods has none of them."""
     path = ["spec", "jobTemplate"] if workload.get("kind") == "CronJob" else []
     path += ["spec", "template", "metadata", "annotations"]
-    of_pods: object = workload
-    for field in path:
-        of_pods = as_map(of_pods).get(field)
     named = [name for name in review.annotations_of(workload) if name in _MEANT]
-    if workload.get("kind") != "Pod" and named and not _MEANT & as_map(of_pods).keys():
+    if workload.get("kind") != "Pod" and named and not _MEANT & map_at(workload, *path).keys():
         metadata, where = workload["metadata"], ".".join(path)
         yield problem(
             f"{workload.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}",

@@ -121,12 +121,12 @@ def _counted(found: list[Amounts]) -> Amounts:
 def totals(quota: Item) -> Amounts:
     """Return the most that all claims may have, by amount; one that is not set has no limit."""
     found = _limited(quota, "total", requests="requests", limits="limits")
-    workers = _scope(quota, "total").get("maxWorkers")
+    workers = map_at(quota, "spec", "total").get("maxWorkers")
     return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
 
 
 def _limited(quota: Item, scope: str, **fields: str) -> Amounts:
-    found = _scope(quota, scope)
+    found = map_at(quota, "spec", scope)
     return {
         f"{field}.{name}": quantity.parse(as_map(found.get(key))[name])
         for field, key in fields.items()
@@ -135,17 +135,13 @@ def _limited(quota: Item, scope: str, **fields: str) -> Amounts:
     }
 
 
-def _scope(quota: Item, scope: str) -> Mapping[str, object]:
-    return map_at(quota, "spec", scope)
-
-
 def defaults(quotas: Iterable[Item], annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations that quotas add to a pod, for the amounts that it does not name."""
     return {
         annotation: str(amounts[name])
         for quota in quotas
         for field, name, annotation, percent in _DEFAULTS
-        for amounts in [as_map(_scope(quota, "single").get(field))]
+        for amounts in [map_at(quota, "spec", "single", field)]
         if str(amounts.get(name, "")) not in _UNSET
         and annotations.get(annotation, "") in _UNSET
         and annotations.get(percent, "") in _UNSET
@@ -182,7 +178,7 @@ def refusals(
         return
     singles = {name: amount for name, amount in singles.items() if amount.nano}
     cards = sum(max(count for _, count in each) for each in options)
-    most_cards = _scope(quota, "single").get("maxGPUCount")
+    most_cards = map_at(quota, "spec", "single").get("maxGPUCount")
     if not old and is_whole_number(most_cards) and cards > most_cards:
         yield f"{subject}: maxGPUCount: found {cards} GPUs, expected at most {most_cards}"
     for amount in limited | singles:

@@ -168,8 +168,7 @@ class ItemStream:
         while True:
             end = nesting.end_in(self._text, measured)
             elements += untyped_json.elements(self._text[measured : end or nesting.reached])
-            if elements > untyped_json.MAX_ELEMENTS:
-                raise untyped_json.ElementsError(elements)
+            untyped_json.check_elements(elements)
             if end is not None:
                 return
             measured = nesting.reached - self._at  # from now on the text begins with the value

@@ -36,13 +36,6 @@ class DepthError(BoundError):
         super().__init__(f"found more than {MAX_LEVELS} levels of nesting")
 
 
-class ElementsError(BoundError):
-    """A text has too many elements."""
-
-    def __init__(self, found: int) -> None:
-        super().__init__(f"found {found} elements or more, expected at most {MAX_ELEMENTS}")
-
-
 def as_map(value: object) -> Mapping[str, object]:
     """Return a JSON object as it is, and an empty one in place of any other value."""
     return value if isinstance(value, Mapping) else {}
@@ -106,8 +99,7 @@ def parse(text: bytes | bytearray) -> object:
         BoundError: It has too many elements, or nests too deeply.
         ValueError: It is not JSON.
     """
-    if (found := elements(text)) > MAX_ELEMENTS:
-        raise ElementsError(found)
+    check_elements(elements(text))
     try:
         value: object = json.loads(text)
     except RecursionError:
@@ -136,6 +128,16 @@ def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
         raise BoundError(f"found no annotations in {len(text)} bytes of metadata")
     value: dict[str, Any] = _DECODER.raw_decode(text[found.end() :].decode(errors="replace"))[0]
     return value
+
+
+def check_elements(found: int) -> None:
+    """Check the number of elements of a text.
+
+    Raises:
+        BoundError: They are too many.
+    """
+    if found > MAX_ELEMENTS:
+        raise BoundError(f"found {found} elements or more, expected at most {MAX_ELEMENTS}")
 
 
 def check_levels(value: object) -> None:
