@@ -25,7 +25,6 @@ def setting(
     span: tuple[float, float] | None = None,
     form: tuple[str, str] | None = None,
     is_path: bool = False,
-    replaces: Sequence[str] = (),
 ) -> Any:
     """Return a field of a settings class, with what setting_sources.check() expects of its value.
 
@@ -36,7 +35,6 @@ def setting(
         span: The least and the greatest number.
         form: A regular expression, and words for it.
         is_path: It is an absolute path, or empty if that is the default.
-        replaces: Settings of earlier builds, in whose place it is.
     """
     return field(
         default=default,
@@ -47,6 +45,5 @@ def setting(
             "span": span,
             "form": form,
             "is_path": is_path,
-            "replaces": replaces,
         },
     )

@@ -195,7 +195,6 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
         f"Enforcers, of which the first present is used: {registered.AUTO} for "
         f"{','.join(registered.IN_AUTO)}; {registered.NONE} for advisory limits.",
         form=(_NAMES, f"names with commas, as {','.join(registered.IN_AUTO[-2:])}"),
-        replaces=("enforcers",),
     )
     require_enforcement: bool = setting(
         False,
@@ -250,7 +249,6 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
         "",
         "Where to serve /healthz, /readyz and the status page, as :8081.",
         form=LISTENING,
-        replaces=("health_host", "health_port"),
     )
     disable_provider: str = setting(
         "",
@@ -274,13 +272,11 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
         "",
         "Where to serve /metrics; nowhere if empty.",
         form=LISTENING,
-        replaces=("metrics", "metrics_host", "metrics_port"),
     )
     metrics_shares: int = setting(
         1000,
         "Maximum number of shares that have metrics; others are only counted.",
         span=(0, 100_000),
-        replaces=("metrics_most_shares",),
     )
 
     def __post_init__(self) -> None:

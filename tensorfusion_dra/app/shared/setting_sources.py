@@ -41,8 +41,6 @@ def add_flags(
             if is_hidden
             else f"{item.metadata['about']}{default} Variable: {variable(item)}.",
         )
-    for name in _replaced(kind):
-        parser.add_argument(f"--{flag(name)}", help=SUPPRESS)
 
 
 def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -57,9 +55,6 @@ def values(kind: type[Any], flags: Namespace, environment: Mapping[str, str]) ->
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         found.update(_from_file(Path(config), kind))
-    for name, present in _replaced(kind).items():
-        if getattr(flags, name) or environment.get(f"TENSORFUSION_DRA_{name.upper()}"):
-            raise InputError(f"{flag(name)}: found it, expected {flag(present)}")
     for item in fields(kind):
         if environment.get(variable(item)):
             found[item.name] = environment[variable(item)]
@@ -112,11 +107,6 @@ def check(settings: Any) -> None:
             raise InputError(f"{flag(item.name)}: found {value!r}, expected {expected}")
 
 
-def _replaced(kind: type[Any]) -> Mapping[str, str]:
-    """Return the settings of earlier builds, and what took their place."""
-    return {old: item.name for item in fields(kind) for old in item.metadata["replaces"]}
-
-
 def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     try:
         loaded = yaml_file.content(path)
@@ -128,9 +118,10 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            replaced = _replaced(kind).get(str(key).replace("-", "_"))
-            expected = flag(replaced) if replaced else "the name of a setting (--help lists them)"
-            raise InputError(f"config {path}: found {yaml_file.shown(key)}, expected {expected}")
+            raise InputError(
+                f"config {path}: found {yaml_file.shown(key)}, expected the name of a setting "
+                "(--help lists them)"
+            )
         if not isinstance(value, str | int | float):
             raise InputError(
                 f"config {path}: {key}: found {yaml_file.shown(value)}, expected text or a number"

@@ -25,13 +25,11 @@ class WebhookSettings:
         ":8081",
         "Where to serve /healthz and /readyz; nowhere if empty.",
         form=LISTENING,
-        replaces=("health_host", "health_port"),
     )
     metrics_address: str = setting(
         ":8081",
         "Where to serve /metrics; nowhere if empty.",
         form=LISTENING,
-        replaces=("metrics", "metrics_host", "metrics_port"),
     )
     kubeconfig: str = setting(
         "", "File with access to the API server; the service account if empty."
@@ -51,7 +49,6 @@ class WebhookSettings:
     enforcer: str = setting(
         registered.AUTO,
         "The nodes' enforcer; pods with isolation hard are refused if it does not enforce that.",
-        replaces=("enforcers",),
     )
     drain_seconds: float = setting(
         5.0,

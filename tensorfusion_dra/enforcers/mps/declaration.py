@@ -23,7 +23,6 @@ MPS: Final = Declaration(
             "/run/nvidia/mps",
             "Folder of the MPS daemon's pipe and shm on the host.",
             is_path=True,
-            replaces=("mps_pipes", "mps_shm"),
         )
     },
     pod={

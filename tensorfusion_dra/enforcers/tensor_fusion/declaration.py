@@ -28,7 +28,6 @@ TENSOR_FUSION: Final = Declaration(
             "",
             "Where containers reach the hypervisor, as 10.0.0.7:8001.",
             form=(rf"(\S+:{PORT})?", "an address and a port, as 10.0.0.7:8001"),
-            replaces=("hypervisor_ip", "hypervisor_port"),
         ),
         "hypervisor_sockets": setting(
             "",

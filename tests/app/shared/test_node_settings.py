@@ -163,8 +163,6 @@ def test_a_value_in_the_file_may_have_any_type_of_yaml_that_shows_it(
             (f"--health-address={text}", f"health-address: found {text!r}, expected an address")
             for text in ("8081", "127.0.0.1", "::1:8081", "a b:80", ":x", ":65536", ":70000")
         ),
-        ("--health-port=8081", "health-port: found it, expected health-address"),
-        ("--metrics=false", "metrics: found it, expected metrics-address"),
         ("--hypervisor-address=10.0.0.7", "hypervisor-address: found '10.0.0.7', expected an addr"),
         ("--nvml-library=a.so", "nvml-library: found 'a.so', expected an absolute path"),
         ("--poll-seconds=soon", "poll-seconds: found 'soon', expected a number"),
@@ -193,12 +191,6 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
     assert refusal(flag).startswith(text)
 
 
-def test_a_setting_of_an_earlier_build_in_the_environment_names_what_took_its_place() -> None:
-    error = refusal(env={**NAMED, "TENSORFUSION_DRA_HEALTH_PORT": "8081"})
-
-    assert error == "health-port: found it, expected health-address"
-
-
 @pytest.mark.parametrize("text", ["", ":8081", "127.0.0.1:8081", "localhost:0", "[::1]:65535"])
 def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: str) -> None:
     assert given(f"--health-address={text}").health_address == text
@@ -208,7 +200,6 @@ def test_pages_are_served_at_an_address_of_one_machine_or_all_or_nowhere(text: s
     ("text", "expected"),
     [
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
-        ("metrics-port: 1", "found 'metrics-port', expected metrics-address"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
         ("qos: !!int many", "line 1: invalid literal.*, expected YAML"),
