@@ -219,15 +219,6 @@ def test_records_that_the_first_build_of_format_1_wrote_are_written_back_as_they
     assert files(tmp_path) == before
 
 
-def test_start_with_the_database_of_earlier_releases_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite3").write_bytes(b"SQLite format 3")
-
-    with pytest.raises(FatalError, match=rf"drain the node, delete {tmp_path}, and start again"):
-        ClaimStore(tmp_path, rules=RULES)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite3"]
-
-
 def test_reading_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, *(recorded_claim(f"{number}", number=number) for number in range(9)))
