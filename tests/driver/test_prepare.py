@@ -621,9 +621,9 @@ def test_prepare_beside_many_records_reads_none_of_them(
             calls.append([each for each in found if ".tmp" not in each])
             found.clear()
 
-    # To write and flush the file, flush its folder, and see that nobody has replaced it meanwhile.
+    # To flush the file, flush its folder, and see that nobody has replaced it meanwhile.
     new = f"{last.uid}.new"
-    first = [f"open {new}", f"open {new}", "open claims", f"stat {new}"]
+    first = [f"open {new}", "open claims", f"stat {new}"]
     assert calls == [first, [], ["open claims"]]
 
 
