@@ -298,14 +298,13 @@ class StatusReporter:
             else:
                 backoff = known.refused if is_of_claim else self._outage
                 seconds = backoff.failed(at_least=error.after_seconds)
-                if self._throttle.is_new(str(error)):
-                    log.warning(
-                        "status_retried",
-                        claim=str(ref),
-                        claim_uid=ref.uid,
-                        seconds=round(seconds, 1),
-                        error=str(error),
-                    )
+                self._throttle.warn(
+                    "status_retried",
+                    error,
+                    claim=str(ref),
+                    claim_uid=ref.uid,
+                    seconds=round(seconds, 1),
+                )
             due = self._clock() + seconds
             if not is_of_claim:
                 self._paused_until = due
