@@ -34,7 +34,7 @@ from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.claim_files import ClaimFile, ClaimFiles, HostFiles
+from tensorfusion_dra.state.claim_files import ClaimFiles, ExpectedFile, HostFiles
 from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
@@ -89,7 +89,7 @@ class NodeFiles:
                     return newest, len(differing)
         return None, 0
 
-    def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ClaimFile]]:
+    def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ExpectedFile]]:
         """Return what the claim's enforcer needs, and the claim's files as they should be.
 
         The CDI spec is the last, so that a container that starts with it finds all the rest.
@@ -100,10 +100,10 @@ class NodeFiles:
         if missing := self._host_files.missing(needs):
             raise RetryableError(choice.missing_error(enforcer, missing))
         described = device_metadata.documents(claim, claim.metadata) if claim.metadata else {}
-        return needs, claim_files.made(
-            (self._limits, uid, prepared.limits_document(claim)),
-            *((self._metadata, name, each) for name, each in described.items()),
-            (self._specs, uid, spec),
+        return needs, (
+            self._limits.made(uid, prepared.limits_document(claim)),
+            *(self._metadata.made(name, each) for name, each in described.items()),
+            self._specs.made(uid, spec),
         )
 
     def pod_folder(self, claim: PreparedClaim) -> str:
