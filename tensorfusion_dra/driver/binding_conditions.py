@@ -80,7 +80,7 @@ class BindingConditions:
             entries = device_status.binding(claim, self._node_name, shown, self._now())
             return {**projected(claim, _CLAIM), "entries": entries} if entries else {}
 
-        try:
+        with self._throttle.warning("binding_conditions_retried"):
             for claim in self._claims.listed(waiting):
                 try:
                     self._write(claim["metadata"], claim["entries"])
@@ -88,10 +88,6 @@ class BindingConditions:
                     if not is_of_one_object(error):
                         raise
                     log.warning("binding_condition_refused", error=str(error))
-        except RetryableError as error:
-            if self._throttle.is_new(str(error)):
-                log.warning("binding_conditions_retried", error=str(error))
-        else:
             self._lists_left -= 1
 
     def _write(self, metadata: Mapping[str, Any], entries: Sequence[Entry]) -> None:

@@ -5,8 +5,7 @@ record changes when its claim is prepared, and its limits change
 
 - when a claim on the same card is prepared or unprepared: that transaction knows which ones, and
   update() writes their files, limits and statuses;
-- when the catalog changes, as a pool may hand out less: LimitChanges records what the cards have
-  now.
+- when the catalog changes, as a pool may hand out less: divide() records what the cards have now.
 
 After a start with other rules, recovery has the files follow (recover.py).
 
@@ -17,7 +16,6 @@ more than the call that changed the record, and a claim without a record gets no
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from threading import Event
 from typing import Final
 
 import structlog
@@ -30,19 +28,16 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, Needs
 from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, Remains
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcers import choice
-from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.claim_files import ClaimFile, ClaimFiles, HostFiles
+from tensorfusion_dra.state.claim_files import ClaimFiles, ExpectedFile, HostFiles
 from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
-
-_WAIT_SECONDS: Final = 60.0
 
 
 class NodeFiles:
@@ -94,7 +89,7 @@ class NodeFiles:
                     return newest, len(differing)
         return None, 0
 
-    def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ClaimFile]]:
+    def _made(self, claim: PreparedClaim) -> tuple[Needs, Sequence[ExpectedFile]]:
         """Return what the claim's enforcer needs, and the claim's files as they should be.
 
         The CDI spec is the last, so that a container that starts with it finds all the rest.
@@ -105,10 +100,10 @@ class NodeFiles:
         if missing := self._host_files.missing(needs):
             raise RetryableError(choice.missing_error(enforcer, missing))
         described = device_metadata.documents(claim, claim.metadata) if claim.metadata else {}
-        return needs, claim_files.made(
-            (self._limits, uid, prepared.limits_document(claim)),
-            *((self._metadata, name, each) for name, each in described.items()),
-            (self._specs, uid, spec),
+        return needs, (
+            self._limits.made(uid, prepared.limits_document(claim)),
+            *(self._metadata.made(name, each) for name, each in described.items()),
+            self._specs.made(uid, spec),
         )
 
     def pod_folder(self, claim: PreparedClaim) -> str:
@@ -287,69 +282,13 @@ class Upkeep:
         self.files.remove(ref.uid, record, recorded)
         self._status.forget(ref.uid)
 
-
-class LimitChanges:
-    """Loop that divides the cards again at every change of the catalog."""
-
-    def __init__(
-        self,
-        store: ClaimStore,
-        catalog: DeviceCatalog,
-        upkeep: Upkeep,
-        *,
-        retry_seconds: float = 1.0,
-    ) -> None:
-        """Args:
-        store: The claims of this node.
-        catalog: The cards.
-        upkeep: Has everything follow the changed limits.
-        retry_seconds: Wait after a first failure; longer after each further one.
-        """
-        self._store = store
-        self._catalog = catalog
-        self._upkeep = upkeep
-        self._retry_seconds = retry_seconds
-        self._stop = Event()
-
-    def stop(self) -> None:
-        """End run()."""
-        self._stop.set()
-        self._catalog.wake_waiting()
-
-    def run(self) -> None:
-        """Divide all cards at every change of the catalog, until stopped.
-
-        Raises:
-            FatalError: A newer release has written a record.
-        """
-        seen: Catalog | None = None
-        backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_WAIT_SECONDS)
-        while not self._stop.is_set():
-            current = self._catalog.wait_changed(
-                seen, seconds=_WAIT_SECONDS, stopped=self._stop.is_set
-            )
-            if current is None or current is seen:
-                continue
-            try:
-                self.divide()
-            except RetryableError as error:
-                log.warning("limits_recompute_failed", error=str(error))
-                self._stop.wait(backoff.failed())
-            else:
-                backoff.succeeded()
-                seen = current
-
-    def divide(self) -> Sequence[PreparedClaim]:
-        """Divide the cards as they were read last; return the claims whose limits changed.
+    def divide(self, devices: Mapping[str, Device]) -> Sequence[PreparedClaim]:
+        """Divide the cards, as they are now, again; return the claims whose limits changed.
 
         Raises:
             RetryableError: The store cannot be read or written now.
             FatalError: A newer release has written a record.
         """
-        catalog = self._catalog.current()
-        if catalog is None:
-            return ()
-        devices = catalog.by_name()
         with self._store.transaction() as records:
             for record in list(records.by_uid.values()):
                 today = lending.with_totals(record, devices)
@@ -358,5 +297,5 @@ class LimitChanges:
         changed = records.changed()
         if changed:
             log.info("limits_recomputed", claims=len(changed))
-            self._upkeep.update(changed)
+            self.update(changed)
         return changed

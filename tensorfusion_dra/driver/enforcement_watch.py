@@ -41,7 +41,6 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer, Records
 from tensorfusion_dra.core.claims.ports import Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state import saved_state
@@ -349,23 +348,17 @@ class EnforcementWatch:
         self._limiter_seen = max(seen, key=itemgetter("since"), default=self._limiter_seen)
         record |= {saved_state.LIMITER_SEEN: self._limiter_seen} if self._limiter_seen else {}
         if record != self._saved:
-            try:
+            with self._throttle.warning("enforcement_record_failed"):
                 self._state.save(record)
                 self._saved = record
-            except RetryableError as error:
-                if self._throttle.is_new(str(error)):
-                    log.warning("enforcement_record_failed", error=str(error))
 
     def _apply_again(self, claim: PreparedClaim) -> None:
         """Set limits again that may have been lost, or that could not be set before."""
         enforcer = self._enforcers.get(claim.enforcer)
         if enforcer is None or not enforcer.facts.loses_limits:
             return
-        try:
+        with self._throttle.warning("limits_not_applied", key=claim.ref.uid, claim=str(claim.ref)):
             enforcer.apply(claim, self._records, time.monotonic() + _APPLY_SECONDS)
-        except (ClaimError, RetryableError) as error:
-            if self._throttle.is_new(str(error), key=claim.ref.uid):
-                log.warning("limits_not_applied", claim=str(claim.ref), error=str(error))
 
     def _verdicts(self, watched: WatchedLimits) -> Sequence[Verdict]:
         claim = watched.claim

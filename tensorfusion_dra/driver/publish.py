@@ -202,13 +202,8 @@ class OtherUsersReader:
 
     def ask(self) -> None:
         """Ask the kubelet."""
-        try:
+        with self._throttle.warning("allocations_unknown"):
             self._allocations = self._ask()
-        except RetryableError as error:
-            if self._throttle.is_new(str(error)):
-                log.warning("allocations_unknown", error=str(error))
-        else:
-            self._throttle.over()
 
     def of_cards(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
         """Return by GPU UUID what else gives the card to containers, as last read."""
@@ -360,9 +355,8 @@ class CatalogBuilder:
                 self._host_size_errors += (str(error),)
             else:
                 self._host_resources = replace(self._host_resources, **{name: size})
-        error_text = "; ".join(self._host_size_errors)
-        if error_text and self._throttle.is_new(error_text):
-            log.warning("expansion_size_unknown", error=error_text)
+        if self._host_size_errors:
+            self._throttle.warn("expansion_size_unknown", "; ".join(self._host_size_errors))
 
     def _build(self, *, call_again: bool = False) -> None:
         """Build the catalog; the caller holds _lock.
@@ -611,8 +605,7 @@ class Publisher:
                 event, delay = "publish_retried", backoff.failed(at_least=error.after_seconds)
                 if isinstance(error, MissingPermissionError):
                     event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
-                if self._throttle.is_new(str(error)):
-                    log.warning(event, seconds=round(delay, 1), error=str(error))
+                self._throttle.warn(event, error, seconds=round(delay, 1))
                 if error.after_seconds:
                     self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
                     continue

@@ -230,12 +230,11 @@ class Reconciler:
 
     def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, reason in found.reasons.items():
-            if self._throttle.is_new(reason, key=uid):
-                log.warning("claim_recovery_failed", claim_uid=uid, error=reason)
-        if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
-            log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
+            self._throttle.warn("claim_recovery_failed", reason, key=uid, claim_uid=uid)
+        for reason in found.left[:1]:
+            self._throttle.warn("claim_folders_left", reason, key="left", folders=len(found.left))
         damaged = (f"record {uid}" for uid in found.damaged)
-        self._throttle.keep_only({*found.reasons, *damaged, "left"})
+        self._throttle.keep_only({*found.reasons, *damaged, *("left" for _ in found.left)})
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",

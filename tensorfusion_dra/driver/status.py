@@ -50,7 +50,7 @@ import structlog
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.ports import ClaimStatus
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import (
@@ -80,24 +80,14 @@ utc_now: Final = partial(datetime.now, UTC)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """A record whose status has to be written.
-
-    Attributes:
-        due: Time from which it may be written, on the reporter's clock; the earliest is first.
-    """
-
-    claim: PreparedClaim
-    due: float
-
-
-@dataclass(slots=True, kw_only=True)
 class _Known:
     """State of a claim's status, as far as this process knows it.
 
     Attributes:
+        claim: Its record as it was reported last.
         since: Time of the claim's first report in this process.
-        shares: As they were reported last.
+        due: Time from which the record may be written, on the reporter's clock; the earliest is
+            first. math.inf if it does not have to be written.
         reason: Why the claim's limits are not enforced; "" if they are.
         readiness: By device, as last reported. Kept for lastTransitionTime: a change of limits is
             no transition.
@@ -106,9 +96,10 @@ class _Known:
         refused: Delays after the API server refused this status.
     """
 
+    claim: PreparedClaim
     since: datetime
     refused: Backoff
-    shares: Sequence[PreparedShare] = ()
+    due: float = math.inf
     reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
     entries: int | None = None
@@ -185,8 +176,7 @@ class StatusReporter:
         self._missing_permissions: set[str] = set()
         self._changed = Condition()  # guards all below
         self._ends: float | None = None  # time of the last write; None until stop()
-        self._queue: dict[str, _Waiting] = {}  # by claim UID, as is _known
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Known] = {}  # by claim UID
 
     def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
         """Queue the claim's status to be written; never wait for the API server.
@@ -214,7 +204,6 @@ class StatusReporter:
         if self._enforcement is not None:
             self._enforcement.forget(claim_uid)
         with self._changed:
-            self._queue.pop(claim_uid, None)
             self._known.pop(claim_uid, None)
 
     def stop(self) -> None:
@@ -236,23 +225,24 @@ class StatusReporter:
         with self._changed:
             known = self._known.get(uid)
             if known is None:
-                known = self._known[uid] = _Known(since=self._now(), refused=self._backoff())
-            elif reason == known.reason and claim.shares == known.shares:
+                known = _Known(claim=claim, since=self._now(), refused=self._backoff())
+                self._known[uid] = known
+            elif reason == known.reason and claim.shares == known.claim.shares:
                 return
-            known.shares = claim.shares
-            due = -math.inf
-            if reason is not None:
+            known.claim = claim
+            known.due = min(self._clock(), known.due)
+            if reason is None:
+                known.due = -math.inf
+            else:
                 known.reason = reason
-                waiting = self._queue.get(uid)
-                due = min(self._clock(), waiting.due if waiting else math.inf)
-            self._queue[uid] = _Waiting(claim=claim, due=due)
             self._changed.notify()
 
-    def _next(self) -> _Waiting | None:
+    def _next(self) -> _Known | None:
         """Wait until a record may be written, and return it; None once stopped."""
         with self._changed:
             while True:
-                first = min(self._queue.values(), key=lambda each: each.due, default=None)
+                waiting = [each for each in self._known.values() if each.due < math.inf]
+                first = min(waiting, key=lambda each: each.due, default=None)
                 if self._ends is not None:
                     is_over = not self._paused_until <= self._clock() < self._ends
                     if first is None or is_over or first.due > self._clock():
@@ -265,7 +255,8 @@ class StatusReporter:
                 if seconds <= 0:
                     break
                 self._changed.wait(seconds)
-            return self._queue.pop(first.claim.ref.uid)
+            first.due = math.inf
+            return first
 
     def _seconds_left(self, due: float) -> float:
         """Return the time to wait before asking again; 0 or less if a write may begin now.
@@ -281,15 +272,11 @@ class StatusReporter:
         allowed = max(due + MAX_WAIT_SECONDS, self._began + _SPACING_BESIDE_CALLS_SECONDS)
         return max(due, min(idle, allowed)) - now
 
-    def _write(self, waiting: _Waiting) -> None:
-        ref = waiting.claim.ref
-        with self._changed:
-            known = self._known.get(ref.uid)
-        if known is None:
-            return
-        readiness = known.update_readiness(waiting.claim, self._unhealthy(), self._now)
-        current = self._enforcement.current(waiting.claim) if self._enforcement else ()
-        entries = device_status.status(waiting.claim, readiness, current, self._used(ref.uid))
+    def _write(self, known: _Known) -> None:
+        claim, ref = known.claim, known.claim.ref
+        readiness = known.update_readiness(claim, self._unhealthy(), self._now)
+        current = self._enforcement.current(claim) if self._enforcement else ()
+        entries = device_status.status(claim, readiness, current, self._used(ref.uid))
         hashed = hash(str(entries))
         if hashed == known.entries:
             return
@@ -311,21 +298,18 @@ class StatusReporter:
             else:
                 backoff = known.refused if is_of_claim else self._outage
                 seconds = backoff.failed(at_least=error.after_seconds)
-                if self._throttle.is_new(str(error)):
-                    log.warning(
-                        "status_retried",
-                        claim=str(ref),
-                        claim_uid=ref.uid,
-                        seconds=round(seconds, 1),
-                        error=str(error),
-                    )
-            # Queue the record again unless the claim was forgotten or a newer one waits.
-            waiting.due = self._clock() + seconds
+                self._throttle.warn(
+                    "status_retried",
+                    error,
+                    claim=str(ref),
+                    claim_uid=ref.uid,
+                    seconds=round(seconds, 1),
+                )
+            due = self._clock() + seconds
             if not is_of_claim:
-                self._paused_until = waiting.due
+                self._paused_until = due
             with self._changed:
-                if ref.uid in self._known:
-                    self._queue.setdefault(ref.uid, waiting)
+                known.due = min(known.due, due)  # a newer record may wait already
         else:
             self._outage.succeeded()
             known.refused.succeeded()

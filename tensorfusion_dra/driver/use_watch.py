@@ -127,8 +127,7 @@ class UseWatch:
                 self._throttle.over()
             except DriverError as error:
                 self._current = NodeUse(shares={}, foreign={}, foreign_text={}, reason=str(error))
-                if self._throttle.is_new(str(error)):
-                    log.warning("use_not_observed", error=str(error))
+                self._throttle.warn("use_not_observed", error)
             self._wakeup.wait(CHECK_SECONDS)
 
     def check(

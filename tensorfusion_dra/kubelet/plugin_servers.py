@@ -261,8 +261,7 @@ class PluginServers:
                 throttle.over()
             except (FatalError, RetryableError) as error:
                 # No reason to end the process: open connections still work.
-                if throttle.is_new(str(error)):
-                    log.warning("socket_bind_failed", error=str(error))
+                throttle.warn("socket_bind_failed", error)
             if time.monotonic() - swept >= _SWEEP_SECONDS:
                 self._sweep()
                 swept = time.monotonic()

@@ -2,9 +2,16 @@
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from threading import Event
-from typing import Final
+from typing import Any, Final
+
+import structlog
+
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+
+log = structlog.get_logger()
 
 QUIET_SECONDS: Final = 600.0
 
@@ -104,6 +111,24 @@ class LogThrottle:
             return False
         self._logged[key] = (text, now)
         return True
+
+    def warn(self, event: str, error: object, *, key: str = "", **facts: Any) -> None:
+        """Log an error as a warning, if its text is new."""
+        if self.is_new(str(error), key=key):
+            log.warning(event, **facts, error=str(error))
+
+    @contextmanager
+    def warning(self, event: str, *, key: str = "", **facts: Any) -> Iterator[None]:
+        """Log what ends the block, as warn() does, and go on; without an error the last is over.
+
+        Only errors of a claim, and those after which another try may succeed, are taken so.
+        """
+        try:
+            yield
+        except (ClaimError, RetryableError) as error:
+            self.warn(event, error, key=key, **facts)
+        else:
+            self.over(key=key)
 
     def over(self, *, key: str = "") -> bool:
         """Forget the last text, because its cause is gone; return False if there was none."""

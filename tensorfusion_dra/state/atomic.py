@@ -33,24 +33,7 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
     Raises:
         OSError: The path is unchanged: it has the old file or none. No temporary file remains.
     """
-    temporary = stage(path, content, mode=mode, durable=durable)
-    try:
-        os.rename(temporary, path)  # noqa: PTH104 - see stage()
-    except BaseException:
-        discard(temporary)
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
-def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> str:
-    """Write a temporary file next to the path; a rename to the path then replaces the file.
-
-    Paths are strings here: a path object costs more than the system calls.
-
-    Raises:
-        OSError: The file cannot be written; no temporary file remains.
-    """
+    # Paths are strings here: a path object costs more than the system calls.
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name}.{_INSTANCE}-{os.getpid()}-{next(_numbers)}{_SUFFIX}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -61,16 +44,13 @@ def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> str
             os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
+        os.rename(temporary, path)  # noqa: PTH104 - see above
     except BaseException:
-        discard(temporary)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)  # noqa: PTH108 - see above
         raise
-    return temporary
-
-
-def discard(temporary: str) -> None:
-    """Remove a temporary file, if it is still there."""
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)  # noqa: PTH108 - see stage()
+    if durable:
+        sync_folder(path.parent)
 
 
 def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:

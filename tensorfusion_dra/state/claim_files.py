@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcer import Needs, TextFile
@@ -20,8 +20,6 @@ from tensorfusion_dra.state import atomic, folders, unix_sockets
 
 Document = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A JSON object, or several of them, one after the other."""
-
-_TEXT_MODE: Final = 0o644
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +46,20 @@ class ClaimFiles:
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file; do nothing if there is none."""
         path = self.path(claim_uid)
-        with self.errors(path):
+        with errors(f"{self.what} {path}"):
             _clear(path)
             path.unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
         """Remove temporary files that a crash left; a write that is running starts again."""
-        with self.errors(self.folder):
+        with errors(f"{self.what} {self.folder}"):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
                     path.unlink(missing_ok=True)
 
     def claim_uids(self) -> frozenset[str]:
         """Return the UIDs of the claims that have a file."""
-        with self.errors(self.folder):
+        with errors(f"{self.what} {self.folder}"):
             try:
                 found = [path.name for path in self.folder.iterdir()]
             except FileNotFoundError:
@@ -73,7 +71,7 @@ class ClaimFiles:
     def read(self, claim_uid: str) -> Any:
         """Return the JSON value in the claim's file; None if there is no file, or no JSON in it."""
         path = self.path(claim_uid)
-        with self.errors(path):
+        with errors(f"{self.what} {path}"):
             content = _content(path)
         try:
             return None if content is None else json.loads(content)
@@ -84,36 +82,35 @@ class ClaimFiles:
         """Return where the claim's file is."""
         return self.folder / f"{self.prefix}{claim_uid}.json"
 
-    @contextmanager
-    def errors(self, path: Path) -> Iterator[None]:
-        """Translate errors of the file system; the text has the kind of the file and its path."""
-        try:
-            yield
-        except OSError as error:
-            raise RetryableError(f"{self.what} {path}: {error.strerror or error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimFile:
-    """A file as it should be."""
-
-    files: ClaimFiles
-    path: Path
-    content: bytes
-
-
-def made(*documents: tuple[ClaimFiles, str, Document]) -> list[ClaimFile]:
-    """Return the files with these documents, of the claims with these UIDs; write nothing."""
-    found = []
-    for files, claim_uid, document in documents:
+    def made(self, claim_uid: str, document: Document) -> "ExpectedFile":
+        """Return the claim's file with this document; write nothing."""
         objects = [document] if isinstance(document, Mapping) else document
         # Without indentation, which json would write in Python instead of C: four times as slow.
         content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
-        found.append(ClaimFile(files, files.path(claim_uid), content))
-    return found
+        path = self.path(claim_uid)
+        return ExpectedFile(path, content, mode=self.mode, subject=f"{self.what} {path}")
 
 
-def differing(files: Iterable[ClaimFile]) -> list[ClaimFile]:
+@dataclass(frozen=True, slots=True)
+class ExpectedFile:
+    """A file as it should be.
+
+    Attributes:
+        subject: What error texts call it.
+    """
+
+    path: Path
+    content: bytes
+    mode: int
+    subject: str
+
+
+def _of_text(file: TextFile) -> ExpectedFile:
+    """Return a file of an enforcer, which every user may read."""
+    return ExpectedFile(Path(file.path), file.text.encode(), mode=0o644, subject=file.path)
+
+
+def differing(files: Iterable[ExpectedFile]) -> list[ExpectedFile]:
     """Return those of the files that are not as they should be.
 
     Raises:
@@ -121,29 +118,30 @@ def differing(files: Iterable[ClaimFile]) -> list[ClaimFile]:
     """
     found = []
     for file in files:
-        with file.files.errors(file.path):
+        with errors(file.subject):
             if _content(file.path) != file.content:
                 found.append(file)
     return found
 
 
-def write(files: Iterable[ClaimFile]) -> None:
+def write(files: Iterable[ExpectedFile]) -> None:
     """Write files in this order. A reader sees an old file or the new one, never a part of one.
+
+    Containers that have mounted an old file keep that one.
 
     Raises:
         RetryableError: One cannot be written.
     """
     for file in files:
-        path, mode = file.path, file.files.mode
-        with file.files.errors(path):
+        with errors(file.subject):
             try:
                 # Without a flush: it is rewritten from the records (docs/adr/0055).
-                atomic.write(path, file.content, mode=mode, durable=False)
+                atomic.write(file.path, file.content, mode=file.mode, durable=False)
             except (FileNotFoundError, IsADirectoryError):
                 # There is no folder yet, or remove_unfinished() took the temporary file away.
-                folders.make(path.parent)
-                _clear(path)
-                atomic.write(path, file.content, mode=mode, durable=False)
+                folders.make(file.path.parent)
+                _clear(file.path)
+                atomic.write(file.path, file.content, mode=file.mode, durable=False)
 
 
 def cdi_specs(folder: Path) -> ClaimFiles:
@@ -213,9 +211,9 @@ class HostFiles:
         try:
             modes = [os.lstat(folder.path).st_mode for folder in needs.folders]
             expected = [stat.S_IFDIR | folder.mode for folder in needs.folders]
-            return modes == expected and all(map(_is_written, needs.texts))
         except OSError:
             return False
+        return modes == expected and not differing(map(_of_text, needs.texts))
 
     def provide(self, needs: Needs) -> None:
         """Create the folders, set their modes and write the texts.
@@ -238,9 +236,7 @@ class HostFiles:
                     # other's.
                     with suppress(PermissionError):
                         path.chmod(folder.mode)
-        for text in needs.texts:
-            with errors(text.path):
-                _write(text)
+        write(differing(map(_of_text, needs.texts)))
 
     def remove(self, folder: str) -> None:
         """Remove a folder with everything that containers wrote; do nothing if there is none.
@@ -268,28 +264,10 @@ class HostFiles:
                 return frozenset()
 
 
-def _is_written(file: TextFile) -> bool:
-    path = Path(file.path)
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        return mode == _TEXT_MODE and path.read_bytes() == file.text.encode()
-    except FileNotFoundError:
-        return False
-
-
-def _write(file: TextFile) -> None:
-    """Write the file unless it has the text; containers that mounted the old file keep that one."""
-    path = Path(file.path)
-    if not _is_written(file):
-        folders.make(path.parent)
-        # After a power cut the file is written again, before a container can need it.
-        atomic.write(path, file.text.encode(), mode=_TEXT_MODE, durable=False)
-
-
 @contextmanager
-def errors(path: str | Path) -> Iterator[None]:
-    """Translate errors of the file system; the text has the path."""
+def errors(subject: str | Path) -> Iterator[None]:
+    """Translate errors of the file system; the text begins with what was read or written."""
     try:
         yield
     except OSError as error:
-        raise RetryableError(f"{error.filename or path}: {error.strerror or error}") from error
+        raise RetryableError(f"{subject}: {error.strerror or error}") from error

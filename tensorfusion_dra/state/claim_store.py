@@ -42,7 +42,7 @@ import structlog
 from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import FatalError, NoRoomError, RetryableError
+from tensorfusion_dra.core.errors import NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, claim_records
 from tensorfusion_dra.state.claim_records import NEW, WRITTEN, FoundRecords
 from tensorfusion_dra.state.file_lock import FileLock
@@ -51,8 +51,6 @@ log = structlog.get_logger()
 
 FOLDER: Final = "claims"
 LOCK: Final = "claims.lock"
-OLD_FILE: Final = "ledger.sqlite3"
-"""The database of earlier releases, of which none was published."""
 _WAIT_SECONDS: Final = 5.0
 """Longest wait for a thread or another instance; well below the kubelet's 45 s."""
 _MODE: Final = 0o600
@@ -182,7 +180,6 @@ class ClaimStore:
         Raises:
             FatalError: The folder has the database of an earlier release. Nothing is changed.
         """
-        _refuse_old(folder)
         self._folder = folder / FOLDER
         self._rules, self._devices_of, self._with_files = rules, devices_of, with_files
         self._mutex = Lock()  # guards all below; _known is replaced as a whole
@@ -335,7 +332,8 @@ class ClaimStore:
 
     def _write_records(self, step: Transaction) -> None:
         for uid in step.written:
-            _write_new(self._folder / f"{uid}{NEW}", claim_records.content(step.by_uid[uid]))
+            path, content = self._folder / f"{uid}{NEW}", claim_records.content(step.by_uid[uid])
+            atomic.write(path, content, mode=_MODE, durable=False)
 
     def _finish(self, uid: str) -> None:
         """Return once the record would survive a power cut, or is removed."""
@@ -411,23 +409,6 @@ class ClaimStore:
             raise (NoRoomError if error.errno in _FULL else RetryableError)(text) from error
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    """Write a record. If this process is killed meanwhile, the file cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    except FileExistsError:  # a call may have been answered from this one
-        atomic.write(path, content, mode=_MODE, durable=False)
-        return
-    try:
-        while content:
-            content = content[os.write(descriptor, content) :]
-    except BaseException:
-        path.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-
-
 def read(folder: Path) -> FoundRecords:
     """Return the records in a driver's data folder, beside a node plugin that may be running.
 
@@ -438,7 +419,6 @@ def read(folder: Path) -> FoundRecords:
         FatalError: Another release wrote them.
     """
     try:
-        _refuse_old(folder)
         if not (folder / LOCK).exists():
             return FoundRecords()
         with closing(FileLock(folder / LOCK, wait_seconds=_WAIT_SECONDS)) as lock, lock.exclusive():
@@ -446,11 +426,3 @@ def read(folder: Path) -> FoundRecords:
     except OSError as error:
         text = f"claim store {folder / FOLDER}: {error.filename or ''}: {error.strerror or error}"
         raise RetryableError(text) from error
-
-
-def _refuse_old(folder: Path) -> None:
-    if (folder / OLD_FILE).exists():
-        raise FatalError(
-            f"claim store {folder}: found {OLD_FILE}, expected none: this release cannot read "
-            f"the records of earlier ones; drain the node, delete {folder}, and start again"
-        )

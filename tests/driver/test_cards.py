@@ -1,7 +1,7 @@
 """The node's cards: readings and events, remembered health, other users, and announcements."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,6 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import driver_replacement, publish
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
-from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.providers import ProviderKind, Providers
 from tensorfusion_dra.driver.publish import Catalog, CatalogBuilder, OtherUsersReader, ReadingLoop
 from tensorfusion_dra.extend import Gpu, Problem
@@ -616,15 +615,19 @@ class Announced:
         self.node = Setup(folder)
         self.events = EventsInMemory()
         self.reports = RecordingReporter()
-        self.announcer = HealthAnnouncer(
-            self.node.catalog, self.node.store, self.reports, self.events
-        )
+        self.follower = self.node.follower(self.reports, self.events)
         for name, device in (("on-card", GPU_0), ("on-other-card", GPU_1)):
             self.node.prepared(put_claim(self.node, name, share_result(device)))
 
     def change(self, before: dict[str, Unhealthy], now: dict[str, Unhealthy]) -> None:
-        self.announcer.note(before, now)
-        self.announcer.announce()
+        self.follower.note(before, now)
+        self.announce()
+
+    def announce(self) -> None:
+        """Announce what is due, as far as it can be."""
+        with suppress(RetryableError):
+            self.follower.report()
+        self.follower.announce()
 
 
 @pytest.fixture
@@ -658,8 +661,8 @@ def test_only_the_last_state_of_each_card_is_announced_after_an_outage(
     announced.change({}, {GPU_1: NOW})
 
     announced.events.away = False
-    announced.announcer.announce()
-    announced.announcer.announce()
+    announced.announce()
+    announced.announce()
 
     assert announced.events.written == [("GPUUnhealthy", f"{GPU_1}: the GPU is lost")]
     assert announced.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
@@ -676,14 +679,14 @@ def test_claims_are_reported_once_the_ledger_is_readable_again(
         announced.change({}, {GPU_0: NOW})
         assert announced.reports.changed == []
 
-    announced.announcer.announce()
-    announced.announcer.announce()
+    announced.announce()
+    announced.announce()
 
     assert announced.reports.changed == ["on-card"]
 
 
 def test_changes_are_announced_until_the_loop_is_stopped(announced: Announced) -> None:
-    with running(announced.announcer.run, stop=announced.announcer.stop):
+    with running(announced.follower.run, stop=announced.follower.stop):
         announced.node.cards.on_event(xid(79, UUID))
 
         assert eventually(lambda: announced.reports.changed == ["on-card"])

@@ -24,7 +24,7 @@ from tensorfusion_dra.driver.publish import CatalogBuilder, DeviceCatalog
 from tests.faults import invariants
 from tests.support.builders.devices import NODE
 from tests.support.logs import capture_logs
-from tests.support.ports import ClaimsInMemory
+from tests.support.ports import ClaimsInMemory, EventsInMemory
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -353,9 +353,9 @@ def prepare_borrower(setup: Setup, name: str = "a") -> ClaimRef:
     return setup.prepared(put_annotated_claim(setup, name, WANTS_ALL, vram="10Gi")).ref
 
 
-def running_limit_changes(setup: Setup) -> AbstractContextManager[object]:
-    limit_changes = setup.limit_changes(retry_seconds=0.01)
-    return running(limit_changes.run, stop=limit_changes.stop)
+def running_follower(setup: Setup) -> AbstractContextManager[object]:
+    follower = setup.follower(setup.status, EventsInMemory())
+    return running(follower.run, stop=follower.stop)
 
 
 def set_card_memory(setup: Setup, gib: int) -> None:
@@ -376,13 +376,13 @@ def test_limits_shrink_and_grow_with_the_capacity_also_after_failed_writes(
         return transaction()
 
     monkeypatch.setattr(setup.store, "transaction", failing)
-    with capture_logs() as logs, running_limit_changes(setup):
+    with capture_logs() as logs, running_follower(setup):
         for gib in (40, 80):
             set_card_memory(setup, gib)
             assert eventually(lambda: f"={gib * 1024}" in str(setup.spec_of(ref)))  # noqa: B023
             assert vram_gib(setup, ref) == [gib]
 
-    assert [line["event"] for line in logs].count("limits_recompute_failed") == 2
+    assert [line["event"] for line in logs].count("catalog_retried") == 2
 
 
 def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_at_once(
@@ -621,9 +621,9 @@ def test_prepare_beside_many_records_reads_none_of_them(
             calls.append([each for each in found if ".tmp" not in each])
             found.clear()
 
-    # To write and flush the file, flush its folder, and see that nobody has replaced it meanwhile.
+    # To flush the file, flush its folder, and see that nobody has replaced it meanwhile.
     new = f"{last.uid}.new"
-    first = [f"open {new}", f"open {new}", "open claims", f"stat {new}"]
+    first = [f"open {new}", "open claims", f"stat {new}"]
     assert calls == [first, [], ["open claims"]]
 
 

@@ -401,7 +401,7 @@ def test_its_gpus_or_all_if_unknown_take_no_claim_and_lend_nothing_until_it_is_r
         paths[name].unlink()
     after = restarted_with_damage(setup, held)
     after.recover()
-    after.limit_changes().divide()
+    after.divide()
 
     assert [limits_gib(after)[f"on-{device}"] for device in (GPU_0, GPU_1)] == lent
     for device in (GPU_0, GPU_1):

@@ -83,7 +83,7 @@ def plugin(**settings):
     documents = helm.render({"settings": settings})
     (found,) = [each for each in documents if each["kind"] == "DaemonSet"]
     pod = found["spec"]["template"]["spec"]
-    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    volumes = {each["name"]: [*each["hostPath"].values()] for each in pod["volumes"]}
     mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     (written,) = [
         each["value"] for each in pod["initContainers"][0]["env"] if each["name"] == "WRITTEN"
@@ -141,11 +141,15 @@ def test_a_sixth_enforcer_is_its_file_and_its_line(tmp_path: Path) -> None:
     alive = ["sixth", "the sixth daemon is in /nowhere/sixth"]
     assert (said["named"], said["auto"], said["candidates"][-1]) == (alive, alive, "sixth")
     assert said["chart"] == [
-        "/run/sixth",
+        ["/run/sixth", "DirectoryOrCreate"],  # a missing one keeps no pod from starting
         "/run/sixth",
         ["shm", "hami-core/claims", "sixth/claims"],
     ]
-    assert said["chart, named"] == ["/var/sixth", "/var/sixth", ["sixth/claims"]]
+    assert said["chart, named"] == [
+        ["/var/sixth", "DirectoryOrCreate"],
+        "/var/sixth",
+        ["sixth/claims"],
+    ]
     assert said["chart, another"] == [None, None, ["hami-core/claims"]]
     assert said["page"]["sixth"] == "the sixth daemon"
     assert "(nvidia, hami-core, mps, sixth)" in said["hard"]

@@ -383,7 +383,7 @@ def test_nothing_of_it_runs_under_the_lock_of_the_store(setup: Setup) -> None:
         setup.prepared(ref)
     (setup.cdi_folder / spec_file(a.uid)).unlink()
     found = setup.recover()
-    setup.limit_changes().divide()
+    setup.divide()
     assert setup.unprepare(a) == {a.uid: None}
 
     assert (found.files_written, found.reasons) == (1, {})

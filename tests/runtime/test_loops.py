@@ -1,6 +1,10 @@
 """Loops: growing delays, bounded logs."""
 
+import pytest
+
+from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
+from tests.support.logs import capture_logs
 
 
 def test_delays_double_up_to_the_longest_and_restart_after_a_success() -> None:
@@ -39,3 +43,18 @@ def test_different_text_is_new_at_once_and_the_same_after_the_failure_is_over() 
     assert [throttle.is_new(text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
     assert [throttle.over(), throttle.over()] == [True, False]
     assert throttle.is_new("a")
+
+
+def test_an_error_is_logged_once_until_a_block_without_one_and_only_if_it_can_be_retried() -> None:
+    throttle = LogThrottle()
+
+    with capture_logs() as logs:
+        for error in (RetryableError("a"), RetryableError("a"), None, ClaimError("a")):
+            with throttle.warning("retried", pod="b"):
+                if error:
+                    raise error
+        with pytest.raises(FatalError), throttle.warning("retried"):
+            raise FatalError("c")
+
+    line = {"event": "retried", "pod": "b", "error": "a", "log_level": "warning"}
+    assert logs == [line, line]

@@ -206,7 +206,7 @@ def test_next_release_reads_this_ones_records_and_this_one_refuses_the_nexts(
 def test_records_that_the_first_build_of_format_1_wrote_are_written_back_as_they_were(
     tmp_path: Path,
 ) -> None:
-    """Of lent and fixed limits, two cards, admin access and device metadata."""
+    """Of lent and fixed limits, whole cards, admin access, with device metadata and without."""
     before = {path.name: path.read_bytes() for path in FORMAT_1.iterdir()}
     shutil.copytree(FORMAT_1, tmp_path / claim_store.FOLDER)
 
@@ -217,15 +217,6 @@ def test_records_that_the_first_build_of_format_1_wrote_are_written_back_as_they
         put(store, *claims)
         assert store.claims() == claims
     assert files(tmp_path) == before
-
-
-def test_start_with_the_database_of_earlier_releases_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite3").write_bytes(b"SQLite format 3")
-
-    with pytest.raises(FatalError, match=rf"drain the node, delete {tmp_path}, and start again"):
-        ClaimStore(tmp_path, rules=RULES)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite3"]
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:

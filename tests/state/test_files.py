@@ -112,7 +112,7 @@ def names(folder: Path) -> list[str]:
 
 def ensure(files: ClaimFiles, claim_uid: str, document: claim_files.Document) -> bool:
     """Write a claim's file unless it is as it should be; return True if it was written."""
-    differing = claim_files.differing(claim_files.made((files, claim_uid, document)))
+    differing = claim_files.differing([files.made(claim_uid, document)])
     claim_files.write(differing)
     return bool(differing)
 

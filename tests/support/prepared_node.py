@@ -17,8 +17,9 @@ from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tensorfusion_dra.driver.catalog_follower import CatalogFollower
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
-from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
+from tensorfusion_dra.driver.claim_upkeep import NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import CatalogBuilder, DeviceCatalog, OtherUsersReader
@@ -190,12 +191,14 @@ class Setup:
             now=utc_now,
         )
 
-    def limit_changes(
-        self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
-    ) -> LimitChanges:
-        return LimitChanges(
-            self.store, catalog or self.catalog, self.upkeep(), retry_seconds=retry_seconds
-        )
+    def follower(self, status: StatusReporter, events: Events) -> CatalogFollower:
+        return CatalogFollower(self.catalog, self.store, self.upkeep(), status, events)
+
+    def divide(self) -> None:
+        """Divide the cards as they were read last."""
+        catalog = self.catalog.current()
+        assert catalog is not None
+        self.upkeep().divide(catalog.by_name())
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
         return dict(self.preparer.prepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))

@@ -42,7 +42,7 @@
 
 {{- define "enforcer-pods" -}}
 {{- /* What the node plugin's pod has for enforcers, as JSON by name. What an enforcer may declare (Declaration.pod):
-         folder: a folder of the host, with the name of its volume, its type, and about, a comment.
+         folder: a folder of the host, with the name of its volume, its type (DirectoryOrCreate if it says none), and about, a comment.
            setting: the setting that names it, or a file in it (isOfFile); what the values set is always mounted.
            default: the folder without the setting. It is not mounted if its key mounted is named, but the node chooses among
              several enforcers, or if it is chosen, but the enforcer is named.

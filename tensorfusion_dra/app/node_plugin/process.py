@@ -44,11 +44,11 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
+from tensorfusion_dra.driver.catalog_follower import CatalogFollower
 from tensorfusion_dra.driver.claim_facts import FactsReader
-from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
+from tensorfusion_dra.driver.claim_upkeep import NodeFiles, Upkeep
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
@@ -229,8 +229,7 @@ class NodePlugin:
         for enforcer in enforcers.values():
             for name, loop in enforcer.loops(access).items():
                 supervisor.own(name, loop)
-        upkeep = Upkeep(self._store, files, enforcers, self._status)
-        self._limit_changes = LimitChanges(self._store, self.catalog, upkeep)
+        self._upkeep = Upkeep(self._store, files, enforcers, self._status)
         self._preparer = Preparer(
             claims,
             self._store,
@@ -245,7 +244,7 @@ class NodePlugin:
                 boot_id=boot_id,
                 describes_devices=settings.device_metadata,
             ),
-            upkeep,
+            self._upkeep,
             self._operations,
         )
         self._slices = ApiSlices(self._api, node_name=settings.node_name)
@@ -317,10 +316,9 @@ class NodePlugin:
         )
         pool = self.publish()
         supervisor.own(
-            "health-announcer",
-            HealthAnnouncer(self.catalog, self._store, self._status, self._events()),
+            "catalog-follower",
+            CatalogFollower(self.catalog, self._store, self._upkeep, self._status, self._events()),
         )
-        supervisor.own("limit-changes", self._limit_changes)
         supervisor.on_stop(self._enforcement.stop)
         report = self._status.report_changed
         supervisor.run(

@@ -178,7 +178,7 @@ class Advice:
     """Something that `doctor` says although the enforcer is there.
 
     Attributes:
-        level: One of core.doctor.finding.Level.
+        level: One of core.finding.Level.
     """
 
     level: Literal["ok", "note", "warning"] = "warning"

@@ -1,6 +1,7 @@
 """Discovery of the node's cards through NVML."""
 
 import ctypes
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
-from tensorfusion_dra.runtime.loops import Backoff
+from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
 log = structlog.get_logger()
@@ -63,6 +64,7 @@ _KINDS: Final[Mapping[int, EventKind]] = {
 _EVERY_KIND: Final = sum(_KINDS)
 _WAIT_MS: Final = 250
 """Longest delay until run() notices that the watched cards changed."""
+_ONLY_POLLED: Final = "; GPU health is only polled"
 _CLOSE_SECONDS: Final = 3.0
 
 _Cards = Mapping[int | None, str]
@@ -401,7 +403,7 @@ class NvmlEvents:
         self._is_paused = False
         self._is_open = False
         self._stopping = False
-        self._logged: set[str] = set()  # used by run()'s thread only
+        self._throttle = LogThrottle(quiet_seconds=math.inf)  # used by run()'s thread only
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
         """Wait for events of these cards, and of no others, from now on."""
@@ -441,7 +443,7 @@ class NvmlEvents:
             try:
                 self._session(wanted, on_event)
             except _NO_EVENTS as error:
-                self._log_once("card_events_unavailable", str(error))
+                self._throttle.warn("card_events_unavailable", f"{error}{_ONLY_POLLED}")
                 self._set(_eventless=wanted)
             except pynvml.NVMLError as error:
                 seconds = backoff.failed()
@@ -504,19 +506,13 @@ class NvmlEvents:
             try:
                 cards[_register(events, index, uuid)] = uuid
             except pynvml.NVMLError as error:
-                self._log_once("card_only_polled", str(error), device=uuid)
+                text = f"{error}{_ONLY_POLLED}"
+                self._throttle.warn("card_only_polled", text, key=uuid, device=uuid)
                 if not isinstance(error, _NO_EVENTS):
                     failed = error
         if failed is not None and not cards:
             raise failed
         return cards
-
-    def _log_once(self, event: str, error: str, **facts: str) -> None:
-        """Log a warning the first time only, because every new set runs into the same error."""
-        line = f"{event} {facts} {error}"
-        if line not in self._logged:
-            self._logged.add(line)
-            log.warning(event, error=f"{error}; GPU health is only polled", **facts)
 
 
 def _register(events: Any, index: int, uuid: str) -> int | None:

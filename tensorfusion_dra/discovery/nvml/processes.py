@@ -3,19 +3,18 @@
 NVML gives PIDs of the host, so /proc has to be the host's: the pod needs `hostPID`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
-import structlog
 
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.use import Container, GpuProcess
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.recording import Refusal
-
-log = structlog.get_logger()
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 PROC: Final = Path("/proc")
 _INITIAL_NAMESPACE: Final = "pid:[4026531836]"
@@ -42,7 +41,7 @@ class ProcessReader:
         """
         self._proc = proc
         self._seen_until: dict[str, int] = {}  # time of the last sample by GPU UUID
-        self._refused: set[tuple[str, str, str]] = set()  # logged refusals
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def check(self) -> None:
         """Check that /proc has the processes that NVML names.
@@ -114,9 +113,9 @@ class ProcessReader:
         """Return True for a refusal; log each one once."""
         if not isinstance(answer, Refusal):
             return False
-        if answer.error not in _NO_SAMPLES and (name, uuid, answer.error) not in self._refused:
-            self._refused.add((name, uuid, answer.error))
-            log.warning("use_refused", uuid=uuid, query=name, error=f"NVML answered {answer.error}")
+        if answer.error not in _NO_SAMPLES:
+            text = f"NVML answered {answer.error}"
+            self._throttle.warn("use_refused", text, key=f"{name} {uuid}", uuid=uuid, query=name)
         return True
 
     def _origin(self, pid: int) -> tuple[Container | None, str] | None:

@@ -30,6 +30,7 @@ HAMI_CORE: Final = Declaration(
             "name": "hami-core",
             "setting": "hami-core-library",
             "isOfFile": True,
+            "type": "Directory",
             # On nodes with a read-only /usr/local the usual folder cannot be made.
             "mounted": "named",
             "about": "The driver checks for the library before it prepares a claim; without it, "

@@ -29,7 +29,6 @@ MPS: Final = Declaration(
         "folder": {
             "name": "mps",
             "setting": "mps-root",
-            "type": "DirectoryOrCreate",
             "grows": True,
             "about": "The driver checks for the daemon's pipes before it prepares a claim; without "
             "them, nothing would enforce the limits.",

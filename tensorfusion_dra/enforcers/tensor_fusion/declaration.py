@@ -42,6 +42,7 @@ TENSOR_FUSION: Final = Declaration(
             "setting": "hypervisor-sockets",
             "default": "{kubelet-root}/device-plugins",
             "mounted": "chosen",
+            "type": "Directory",
             "about": "The hypervisor's sockets. Read-only: the driver only connects to them.",
         },
         "written": "shm",

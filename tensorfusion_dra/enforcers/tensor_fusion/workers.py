@@ -56,7 +56,7 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import NodeAccess, SilentEnforcerError
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers.patience import Patience, node_lock
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.enforcers.tensor_fusion.marks import Worker
@@ -195,11 +195,8 @@ class Workers:
         while self._wakeup.next_round():
             self.follow_annotations()
             if self._clock() >= next_check:
-                try:
+                with self._throttle.warning("workers_unchecked"):
                     self.repair()
-                except RetryableError as error:
-                    if self._throttle.is_new(str(error)):
-                        log.warning("workers_unchecked", error=str(error))
                 next_check = self._clock() + self._check_seconds
             self._wakeup.wait(self._check_seconds)
 
@@ -257,12 +254,9 @@ class Workers:
             uid = worker.pod.uid
             if uid not in before:
                 continue
-            try:
+            with self._throttle.warning("worker_repair_failed", key=uid, pod=str(worker.pod)):
                 if self._register_worker(worker, self._clock() + _REPAIR_SECONDS):
                     log.info("worker_repaired", pod=str(worker.pod), devices=list(worker.gpu_ids))
-            except (ClaimError, RetryableError) as error:
-                if self._throttle.is_new(str(error), key=uid):
-                    log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
 
     def _is_surely_kept(self, worker: Worker) -> bool:
         try:

@@ -216,15 +216,11 @@ def test_sockets_by_life(listed: dict[str, bool | None], expected: list[Expected
             [(Level.PROBLEM, "found format 2, expected at most 1"), (Level.OK, "1 of this")],
         ),
         (
-            lambda data, record: (data / "ledger.sqlite3").touch(),
-            [(Level.PROBLEM, "drain the node, delete"), (Level.OK, "1 of this")],
-        ),
-        (
             lambda data, record: (data / "claims.lock").unlink(),
             [(Level.NOTE, "no node plugin has run here"), (Level.WARNING, "no record")],
         ),
     ],
-    ids=["sound", "damaged", "newer", "older", "missing"],
+    ids=["sound", "damaged", "newer", "missing"],
 )
 def test_records_must_be_readable_and_of_a_known_format(
     folder: Path, change: Callable[[Path, Path], object], expected: list[Expected]

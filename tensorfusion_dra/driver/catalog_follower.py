@@ -1,7 +1,13 @@
-"""Announcements of GPUs that become unhealthy or healthy again, to the Node and to their claims.
+"""What claims and the Node show follows the catalog: limits, statuses, Events.
 
-A change of a GPU's health becomes a log line, an Event on the Node, and a new status of each claim
-that has a share of the GPU.
+After each change of the catalog:
+
+1. The cards are divided again, since a pool may hand out less (claim_upkeep.py).
+2. A change of a GPU's health becomes a log line, a new status of each claim that has a share of the
+   GPU, and an Event on the Node.
+
+What fails is repeated within a minute. Of several changes of one device that
+could not be announced, only the last one is.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,41 +21,43 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.ports import Events
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
+from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
-_RETRY_SECONDS: Final = 60.0
+_MAX_WAIT_SECONDS: Final = 60.0
 
 
-class HealthAnnouncer:
-    """Loop that announces changes of health, in its own thread because it waits for the API server.
-
-    An announcement that fails is repeated each minute. Of several changes of one device that could
-    not be announced, only the last one is.
-    """
+class CatalogFollower:
+    """Loop that follows the catalog, in its own thread because it waits for the API server."""
 
     def __init__(
         self,
         catalog: DeviceCatalog,
         store: ClaimStore,
+        upkeep: Upkeep,
         status: StatusReporter,
         events: Events,
     ) -> None:
         """Begin with what is unhealthy now, which another process has announced.
 
         Args:
-            catalog: Source of the health of the devices.
+            catalog: The cards and their health.
             store: The claims of this node.
+            upkeep: Divides the cards among the claims.
             status: Writes the status of claims.
             events: Of this loop's thread alone.
         """
         self._catalog = catalog
         self._store = store
+        self._upkeep = upkeep
         self._status = status
         self._events = events
+        self._undivided: Catalog | None = None  # whose cards are to be divided again
         self._pending_events: dict[str, Callable[[], bool]] = {}  # what writes each, by device
         self._pending_devices: set[str] = set()  # devices whose claims need a new status
         self._stop = Event()
@@ -61,19 +69,27 @@ class HealthAnnouncer:
         self._catalog.wake_waiting()
 
     def run(self) -> None:
-        """Announce every change until stopped.
+        """Follow every change until stopped.
 
         Raises:
-            FatalError: The store is damaged.
+            FatalError: A newer release has written a record.
         """
         seen: Catalog | None = None
+        seconds = _MAX_WAIT_SECONDS
+        backoff = Backoff(first_seconds=0.5, longest_seconds=_MAX_WAIT_SECONDS)
         while not self._stop.is_set():
-            current = self._catalog.wait_changed(
-                seen, seconds=_RETRY_SECONDS, stopped=self._stop.is_set
-            )
+            current = self._catalog.wait_changed(seen, seconds=seconds, stopped=self._stop.is_set)
             if current is not None and current is not seen:
                 self.note(seen.unhealthy if seen else {}, current.unhealthy)
-                seen = current
+                seen = self._undivided = current
+                backoff.succeeded()
+            seconds = _MAX_WAIT_SECONDS
+            for step in (self.report, self.divide):
+                try:
+                    step()
+                except RetryableError as error:
+                    seconds = backoff.failed()
+                    log.warning("catalog_retried", seconds=round(seconds, 1), error=str(error))
             self.announce()
 
     def note(self, before: Mapping[str, Unhealthy], now: Mapping[str, Unhealthy]) -> None:
@@ -99,20 +115,31 @@ class HealthAnnouncer:
                     self._events.warn, names.EVENT_GPU_UNHEALTHY, f"{name}: {text}"
                 )
 
-    def announce(self) -> None:
-        """Announce what was noted; what fails is announced by the next call."""
+    def report(self) -> None:
+        """Report the claims of devices that changed.
+
+        Raises:
+            RetryableError: The store cannot be read now.
+        """
         if self._pending_devices:
-            try:
-                claims = self._store.claims()
-            except RetryableError as error:
-                log.warning("health_report_failed", error=str(error))
-            else:
-                for claim in claims:
-                    if any(share.device in self._pending_devices for share in claim.shares):
-                        self._status.report_changed(claim)
-                self._pending_devices.clear()
-        while self._pending_events:
-            name, write = next(iter(self._pending_events.items()))
+            for claim in self._store.claims():
+                if any(share.device in self._pending_devices for share in claim.shares):
+                    self._status.report_changed(claim)
+            self._pending_devices.clear()
+
+    def divide(self) -> None:
+        """Divide the cards, if they changed.
+
+        Raises:
+            RetryableError: The store cannot be read or written now.
+        """
+        if self._undivided is not None:
+            self._upkeep.divide(self._undivided.by_name())
+            self._undivided = None
+
+    def announce(self) -> None:
+        """Write Events, up to the first failure."""
+        for name, write in list(self._pending_events.items()):
             if not write():
                 return
             del self._pending_events[name]
