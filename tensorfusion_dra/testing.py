@@ -203,7 +203,8 @@ def _given(
         kind, provider, budget_seconds, lambda providers: providers.extended(own, asked)
     )
     for device, refused in report.refused.items():
-        raise AssertionError(f"{device}: {refused[0].name}: {refused[0].reason}")
+        name, reason = next(iter(refused.items()))
+        raise AssertionError(f"{device}: {name}: {reason}")
     return {
         device.gpu.uuid: {
             name: device.attributes.get(name, device.capacity.get(name))

@@ -340,7 +340,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
                 "errors": dict(each.outcome.errors),
                 "given": {device: list(given) for device, given in each.given.items()},
                 "refused": {
-                    device: [{"name": name.name, "reason": name.reason} for name in refused]
+                    device: [{"name": name, "reason": why} for name, why in refused.items()]
                     for device, refused in each.refused.items()
                 },
             }

@@ -5,7 +5,6 @@ import os
 import platform
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -180,11 +179,9 @@ class HostDriverFiles:
         for path in (path for folder in self._cdi_folders for path in folder.glob("*.*")):
             # Our own specs may be many, one for each claim.
             if path.suffix in _SPEC_SUFFIXES and not path.name.startswith(names.CDI_FILE_PREFIX):
-                with suppress(OSError):  # DRA drivers remove specs at any time
-                    found = path.stat()
-                    version = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-                    if gpu_uuid in _toolkit_devices(path, version):
-                        return f"{TOOLKIT_KIND}={gpu_uuid}"
+                version = file_version(path)  # DRA drivers remove specs at any time
+                if version and gpu_uuid in _toolkit_devices(path, version):
+                    return f"{TOOLKIT_KIND}={gpu_uuid}"
         return None
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -287,6 +284,15 @@ def boot_id(file: Path) -> str:
     if not found:
         raise InputError(f"boot-id-file {file}: found nothing, expected the ID of this boot")
     return found
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """Return numbers that change with the file; none if there is no file."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @lru_cache(maxsize=64)

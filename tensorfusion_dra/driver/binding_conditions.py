@@ -25,7 +25,7 @@ import structlog
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Entry
-from tensorfusion_dra.core.claims.ports import ClaimStatus, ListedClaims
+from tensorfusion_dra.core.claims.ports import ClaimStatus
 from tensorfusion_dra.core.errors import RetryableError, is_of_one_object
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
@@ -45,7 +45,7 @@ class BindingConditions:
     def __init__(
         self,
         enforcer: EnforcerChooser,
-        claims: ListedClaims,
+        claims: Callable[[Projection], Sequence[Mapping[str, Any]]],
         status: ClaimStatus,
         *,
         node_name: str,
@@ -53,7 +53,7 @@ class BindingConditions:
     ) -> None:
         """Args:
         enforcer: Knows what the devices show.
-        claims: All claims of the cluster.
+        claims: Returns what a function keeps of each claim of the cluster; raises RetryableError.
         status: Writes entries as names.BINDING_MANAGER.
         node_name: This node.
         now: Returns the wall clock's time, for lastTransitionTime.
@@ -81,7 +81,7 @@ class BindingConditions:
             return {**projected(claim, _CLAIM), "entries": entries} if entries else {}
 
         with self._throttle.warning("binding_conditions_retried"):
-            for claim in self._claims.listed(waiting):
+            for claim in self._claims(waiting):
                 try:
                     self._write(claim["metadata"], claim["entries"])
                 except RetryableError as error:

@@ -23,7 +23,7 @@ the second, all remembered cards are published as unhealthy, with the reason `nv
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -45,9 +45,6 @@ from tensorfusion_dra.core.errors import HungError, RetryableError
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.runtime.loops import LogThrottle
 from tensorfusion_dra.state.saved_state import SavedState
-
-if TYPE_CHECKING:
-    from tensorfusion_dra.core.observed import XidCounts
 
 log = structlog.get_logger()
 
@@ -97,7 +94,7 @@ class CardHealthTracker:
         self._inventory: Inventory | None = None
         self._failures = 0
         self._throttle = LogThrottle(quiet_seconds=_QUIET_SECONDS, clock=lambda: clock().seconds)
-        self.xids: XidCounts = {}  # replaced as a whole; any thread may read it
+        self.xids: observed.XidCounts = {}  # replaced as a whole; any thread may read it
         self._claimed: frozenset[str] = frozenset()
         self._known = KnownCards()
         self._saved_record = records.load() if records else None

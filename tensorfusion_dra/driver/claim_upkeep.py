@@ -145,9 +145,8 @@ class NodeFiles:
         Raises:
             RetryableError: A folder cannot be read or written.
         """
-        self._specs.remove_unfinished()
-        self._limits.remove_unfinished()
-        self._metadata.remove_unfinished()
+        for files in (self._specs, self._limits, self._metadata):
+            files.remove_unfinished()
 
     def delete_removed(self) -> Sequence[str]:
         """Delete what is left of removed folders; return why some of it cannot be deleted."""

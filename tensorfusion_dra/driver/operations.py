@@ -69,14 +69,12 @@ class _Running:
     Attributes:
         stage: The stage that it is in, since the time `began`.
         seconds_by_stage: Time in the stages before; one that was entered several times counts once.
-        from_record: True if its claim is answered from its record.
     """
 
     clock: Callable[[], float]
     began: float
     stage: Stage = Stage.QUEUE
     seconds_by_stage: dict[Stage, float] = field(default_factory=dict)
-    from_record: bool = False
 
 
 _running: ContextVar[_Running | None] = ContextVar("operation", default=None)
@@ -89,13 +87,6 @@ def enter(stage: Stage) -> None:
         now, seconds = running.clock(), running.seconds_by_stage
         seconds[running.stage] = seconds.get(running.stage, 0.0) + now - running.began
         running.stage, running.began = stage, now
-
-
-def answered_from_record() -> None:
-    """Note that the claim is answered from its record."""
-    running = _running.get()
-    if running is not None:
-        running.from_record = True
 
 
 class Operations:
@@ -178,18 +169,20 @@ class Operations:
         ends or has a defect.
         """
         enter(running.stage)  # which ends it
+        stages = running.seconds_by_stage
         result = Result.SUCCESS if error is None else Result.UNEXPECTED
         result = next((found for kinds, found in _RESULTS if isinstance(error, kinds)), result)
         ended = EndedOperation(
             kind=kind,
             claim=ref,
             ended_at=datetime.now(UTC),
-            seconds=sum(running.seconds_by_stage.values()),
-            seconds_by_stage=running.seconds_by_stage,
+            seconds=sum(stages.values()),
+            seconds_by_stage=stages,
             last_stage=running.stage,
             result=result,
             error=repr(error) if result is Result.UNEXPECTED else str(error or ""),
-            from_record=running.from_record,
+            # Nothing was resolved for it.
+            from_record=bool(prepared and prepared.shares) and Stage.RESOLVE not in stages,
         )
         facts: dict[str, object] = {
             "seconds": round(ended.seconds, 4),

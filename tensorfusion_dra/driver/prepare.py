@@ -89,12 +89,10 @@ class Preparer:
             claim = claim_rules.allocated(ref, stored)
             operations.enter(Stage.LOOKUP)
             record = self._recorded(claim, deadline)
-            if record is not None:
-                operations.answered_from_record()
-            elif claim.allocations:
-                record = self._admitted(claim, deadline)
-            else:
+            if record is None and not claim.allocations:
                 return PreparedClaim(ref=ref, shares=())
+            if record is None:
+                record = self._admitted(claim, deadline)
             # If this fails, the record stays, and the kubelet's next call comes here again.
             return self._kept(record, deadline)
 

@@ -75,9 +75,9 @@ _OWN_DOMAINS: Final = frozenset({"", names.DRIVER, names.ATTR_PCIE_ROOT.partitio
 
 Kubernetes takes a name without a domain for one of the driver's domain.
 """
-_MAX_NAME: Final = 100
 _MAX_NAMES: Final = 100
 """Beyond this an answer is an error, because each name that is refused is a line in the log."""
+_MAX_NAME: Final = 100
 _MAX_PROBLEM_TEXT: Final = 256
 _MAX_PROBLEMS: Final = 16
 
@@ -115,28 +115,16 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedName:
-    """A name that a provider gave and that the device does not have.
-
-    Attributes:
-        name: At most 100 characters of it.
-    """
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """Offer of one provider to one device.
 
     Attributes:
         entries: By name, in the order in which the device takes them.
-        refused: Names that no device can have.
+        refused: Why no device can have a name, by name.
     """
 
     entries: Mapping[str, AttributeValue | Capacity] = field(default_factory=dict)
-    refused: tuple[RefusedName, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +133,12 @@ class Extended:
 
     Attributes:
         given: Names that the device has from this provider.
+        refused: Why it does not have a name, by name.
     """
 
     device: Device
     given: tuple[str, ...] = ()
-    refused: tuple[RefusedName, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class RefusedError(Exception):
@@ -300,13 +289,13 @@ class Report:
 
     Attributes:
         given: Names by device; of a health source the reasons of its problems.
-        refused: Names that a device does not have from it, by device.
+        refused: Why a device does not have a name from it, by name, by device.
     """
 
     registered: Registered
     outcome: ProviderOutcome
     given: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    refused: Mapping[str, Sequence[RefusedName]] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def state(self) -> ProviderState:
@@ -345,7 +334,7 @@ class Providers:
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
         # Each refusal is logged once, until it is over.
-        self._logged: set[tuple[Registered, str, RefusedName]] = set()
+        self._logged: set[tuple[Registered, str, str, str]] = set()
 
     def problems(self, inventory: Inventory) -> Mapping[str, Sequence[HealthProblem]]:
         """Ask the health sources; return the problems of each card by GPU UUID.
@@ -392,7 +381,7 @@ class Providers:
             for runner in self._extending:
                 runner.start(reading)
         given_by: dict[tuple[ProviderKind, str], dict[str, str]] = {}
-        refused: set[tuple[Registered, str, RefusedName]] = set()
+        refused: set[tuple[Registered, str, str, str]] = set()
         for runner in self._extending:
             registered, offers = runner.registered, runner.answers()
             extended = []
@@ -409,19 +398,19 @@ class Providers:
                 refused={each.device.name: each.refused for each in extended if each.refused},
             )
             refused |= {
-                (registered, each.device.name, refusal)
+                (registered, each.device.name, name, reason)
                 for each in extended
-                for refusal in each.refused
+                for name, reason in each.refused.items()
             }
-        for registered, name, refusal in sorted(
-            refused - self._logged, key=lambda each: (each[0].name, each[1], each[2].name)
+        for registered, subject, name, reason in sorted(
+            refused - self._logged, key=lambda each: (each[0].name, *each[1:3])
         ):
             log.warning(
                 "attribute_left_out",
                 **registered.log_fields,
-                device=name,
-                attribute=refusal.name,
-                error=refusal.reason,
+                device=subject,
+                attribute=name,
+                error=reason,
             )
         self._logged = refused
         return tuple(built)
@@ -456,13 +445,13 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
     if len(answer) > _MAX_NAMES:
         raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MAX_ENTRIES}")
     entries: dict[str, AttributeValue | Capacity] = {}
-    refused = []
+    refused: dict[str, str] = {}
     for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
         try:
             entries[_name(name)] = checked(value)
         except RefusedError as error:
-            refused.append(RefusedName(name=str(name)[:_MAX_NAME], reason=str(error)))
-    return Offer(entries=entries, refused=tuple(refused))
+            refused[str(name)[:_MAX_NAME]] = str(error)
+    return Offer(entries=entries, refused=refused)
 
 
 def problems(answer: object, *, source: str) -> tuple[HealthProblem, ...]:
@@ -493,10 +482,10 @@ def extended_device(device: Device, offer: Offer, given_by: Mapping[str, str]) -
             has from other packages.
     """
     with_attributes, with_capacity = dict(device.attributes), dict(device.capacity)
-    given, refused = [], list(offer.refused)
+    given, refused = [], dict(offer.refused)
     for name, value in offer.entries.items():
         if reason := _conflict(name, given_by, len(with_attributes) + len(with_capacity)):
-            refused.append(RefusedName(name=name, reason=reason))
+            refused[name] = reason
             continue
         if isinstance(value, Capacity):
             with_capacity[name] = value
@@ -506,7 +495,7 @@ def extended_device(device: Device, offer: Offer, given_by: Mapping[str, str]) -
     return Extended(
         device=replace(device, attributes=with_attributes, capacity=with_capacity),
         given=tuple(given),
-        refused=tuple(refused),
+        refused=refused,
     )
 
 

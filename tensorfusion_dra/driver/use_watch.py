@@ -25,7 +25,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
-from tensorfusion_dra.core.claims.ports import CardProcesses, ClaimSource, Events
+from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import GpuProcess, NodeUse, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
@@ -50,7 +50,7 @@ class UseWatch:
 
     def __init__(
         self,
-        processes: CardProcesses,
+        processes: Callable[[], Mapping[str, Sequence[GpuProcess]]],
         prepared: Callable[[], Sequence[PreparedClaim]],
         claims_at_server: ClaimSource,
         enforcers: Mapping[str, Enforcer],
@@ -58,7 +58,7 @@ class UseWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        processes: Of all cards.
+        processes: Returns those of each card, by GPU UUID; raises RetryableError.
         prepared: Returns all prepared claims.
         claims_at_server: Read for the pods that came to a claim later.
         enforcers: By name; some count the memory of a claim's pod.
@@ -152,7 +152,7 @@ class UseWatch:
         cards: Mapping[str, Sequence[GpuProcess]] = {}
         reason = ""
         try:
-            cards = self._processes.processes()
+            cards = self._processes()
         except RetryableError as error:
             if not exact:
                 raise

@@ -10,7 +10,6 @@ this process is; testing.check_enforcer() examines it.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -34,7 +33,7 @@ from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
-from tensorfusion_dra.state import unix_sockets
+from tensorfusion_dra.state import claim_files
 
 T = TypeVar("T")
 
@@ -116,14 +115,12 @@ class GuardedEnforcer(Enforcer):
             return Sign(verdict=self._unreadable(error))
         if found.verdict.state is verdicts.State.NOT_ENFORCED:
             return found
-        for file in needs.files:
-            if not Path(file).exists():
-                text = f"{file}: not found"
-                return Sign(verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, text))
-        for socket in needs.sockets:
-            if reason := unix_sockets.reason(socket):
-                text = f"{socket}: {reason}"
-                return Sign(verdict=verdicts.not_enforced(verdicts.DAEMON_SILENT, text))
+        for needed, reason in (
+            (Needs(files=needs.files), verdicts.LIMITER_MISSING),
+            (Needs(sockets=needs.sockets), verdicts.DAEMON_SILENT),
+        ):
+            if text := claim_files.missing(needed):
+                return Sign(verdict=verdicts.not_enforced(reason, text))
         return found
 
     def judge(

@@ -180,6 +180,19 @@ def _clear(path: Path) -> None:
         path.rmdir()
 
 
+def missing(needs: Needs) -> str:
+    """Return which file or socket is missing, and what was found there; "" if none is."""
+    for file in needs.files:
+        try:
+            Path(file).stat()
+        except OSError as error:
+            return f"{file}: {error.strerror or error}"
+    for socket in needs.sockets:
+        if reason := unix_sockets.reason(socket):
+            return f"{socket}: {reason}"
+    return ""
+
+
 class HostFiles:
     """Files and folders of the host that an enforcer needs, under the same paths as on the host.
 
@@ -195,16 +208,8 @@ class HostFiles:
         self._root = root
 
     def missing(self, needs: Needs) -> str:
-        """Return which file or socket is missing, and what was found there; "" if none is."""
-        for file in needs.files:
-            try:
-                Path(file).stat()
-            except OSError as error:
-                return f"{file}: {error.strerror or error}"
-        for socket in needs.sockets:
-            if reason := unix_sockets.reason(socket):
-                return f"{socket}: {reason}"
-        return ""
+        """See missing()."""
+        return missing(needs)
 
     def has(self, needs: Needs) -> bool:
         """Return True if the folders and texts are there, so that provide() has nothing to do."""

@@ -422,7 +422,7 @@ class Node:
         self.refused: dict[str, RetryableError] = {}
         self.written: dict[str, Sequence[Mapping[str, Any]]] = {}
         self.conditions = BindingConditions(
-            self.chooser.chooser, self, self, node_name="node-01", now=lambda: NOW
+            self.chooser.chooser, self.listed, self, node_name="node-01", now=lambda: NOW
         )
 
     def listed(self, keep: Projection) -> Sequence[Json]:
@@ -583,7 +583,7 @@ class Cards(Enforcer):
         self.unreadable = ""
         self.counted: Mapping[tuple[str, str], int] = {}
         self.watch = UseWatch(
-            self,
+            self.processes,
             lambda: self.claims,
             self,
             {TWO_CARDS.enforcer: self},
@@ -722,7 +722,11 @@ def test_claim_that_cannot_be_read_hides_no_processes_of_another_card(cards: Car
     cards.cards = {**cards.cards, "GPU-0": [late]}
     cards.events.written.clear()
     cards.watch = UseWatch(
-        cards, lambda: cards.claims, cards, {TWO_CARDS.enforcer: cards}, clock=lambda: cards.seconds
+        cards.processes,
+        lambda: cards.claims,
+        cards,
+        {TWO_CARDS.enforcer: cards},
+        clock=lambda: cards.seconds,
     )
 
     cards.check(times=2)
@@ -753,7 +757,7 @@ def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
         raise RetryableError("NVML: driver not loaded")
 
     cards.use(21, times=2)
-    cards.processes = failing  # type: ignore[method-assign]
+    cards.watch._processes = failing
     with capture_logs() as logs:
         cards.watch.run(lambda _: None, cards.events, cards.changed)
 

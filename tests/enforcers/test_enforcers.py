@@ -389,7 +389,7 @@ def test_nvidia_limits_each_container_by_a_hook_before_it_starts() -> None:
     ]
     spec = cdi.spec(claim, Nvidia())
     assert spec is not None
-    assert spec["cdiVersion"] == "0.3.0"
+    assert spec["cdiVersion"] == "0.5.0"
     cdi_rules.check(spec)
     needs = Nvidia().needs(claim)
     assert needs.sockets == ("/run/tensor-fusion/nvidia/memory-limits/socket",)

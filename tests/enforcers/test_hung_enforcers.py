@@ -36,7 +36,7 @@ from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin,
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.state.claim_files import HostFiles
+from tensorfusion_dra.state import claim_files
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
@@ -230,7 +230,7 @@ class HostFilesOnDisk(HostFilesInMemory):
     """Checks files and sockets as on a node."""
 
     def missing(self, needs: Needs) -> str:
-        return HostFiles.missing(self, needs)
+        return claim_files.missing(needs)
 
 
 @pytest.fixture

@@ -31,13 +31,9 @@ def lowest_version(spec: Mapping[str, Any]) -> str:
 
     Only features that this driver may use are considered.
     """
-    nodes = [node for edits in _all_edits(spec) for node in edits.get("deviceNodes", [])]
     if "annotations" in spec or "." in spec["kind"].partition("/")[2]:
         return "0.6.0"
-    if any("hostPath" in node for node in nodes):
-        return "0.5.0"
-    digit_first = any(device["name"][0].isdigit() for device in spec["devices"])
-    return "0.5.0" if digit_first else "0.3.0"
+    return "0.5.0"  # for names that start with a digit, and for device nodes with a hostPath
 
 
 def _all_edits(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -202,12 +202,12 @@ class NodePlugin:
         if settings.enforcer_wait_seconds:
             self._settle = BindingConditions(
                 node_enforcer,
-                claims,
+                claims.listed,
                 ApiClaimStatus(self._api, manager=names.BINDING_MANAGER),
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
-        self._use = UseWatch(discovery, claims_of, claims, enforcers)
+        self._use = UseWatch(discovery.processes, claims_of, claims, enforcers)
         self._enforcement = EnforcementWatch(
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),

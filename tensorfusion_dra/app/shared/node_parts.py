@@ -35,7 +35,6 @@ from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_files, claim_store, saved_state
-from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def node_enforcer(
         is_required=settings.require_enforcement,
         is_needed=is_real and settings.isolation != Isolation.SHARED and is_limited,
         wait_seconds=settings.enforcer_wait_seconds,
-        missing=HostFiles(Path(settings.tensor_fusion_root)).missing,
+        missing=claim_files.missing,
         on_change=on_change,
         now=utc_now,
     )

@@ -29,9 +29,9 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
 from tensorfusion_dra.core.kubernetes import quantity, untyped_json
 
-_BASE_VERSION: Final = "0.3.0"
-_LATER_VERSION: Final = "0.5.0"
-"""First version in which a device name may start with a digit and a device node has a hostPath."""
+_VERSION: Final = "0.5.0"
+"""First version in which a device name may start with a digit, as most UIDs of claims do, and a
+device node has a hostPath."""
 
 
 def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "") -> dict[str, Any]:
@@ -71,16 +71,8 @@ def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "")
         common["deviceNodes"] = _nodes(claim.common_nodes)
     if claim.driver_mounts:
         common["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
-    # Older runtimes refuse newer versions, so the spec has the lowest that allows it.
-    digit_first = any(device["name"][0].isdigit() for device in devices)
-    nodes = [
-        node
-        for edits in (common, *(device["containerEdits"] for device in devices))
-        for node in edits.get("deviceNodes", ())
-    ]
-    is_later = digit_first or any("hostPath" in node for node in nodes)
     return {
-        "cdiVersion": _LATER_VERSION if is_later else _BASE_VERSION,
+        "cdiVersion": _VERSION,
         "kind": names.CDI_KIND,
         "devices": devices,
         "containerEdits": common,

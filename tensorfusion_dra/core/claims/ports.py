@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Mount
-from tensorfusion_dra.core.claims.use import GpuProcess
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
@@ -20,19 +19,6 @@ class ClaimSource(Protocol):
 
         Raises:
             ClaimError: There is no such claim.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
-
-class ListedClaims(Protocol):
-    """Reader of all ResourceClaims of the cluster."""
-
-    def listed(self, keep: Projection) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of the stored claims of all namespaces.
-
-        Raises:
-            MissingPermissionError: The driver has no permission to list claims.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
@@ -258,19 +244,6 @@ class HostSizes(Protocol):
 
         Raises:
             RetryableError: It cannot be read; the text names the folder.
-        """
-        ...
-
-
-class CardProcesses(Protocol):
-    """Reader of the processes that use the node's cards."""
-
-    def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
-        """Return the processes by GPU UUID; cards whose driver does not report them are missing.
-
-        Raises:
-            RetryableError: They cannot be read now.
-            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
         """
         ...
 

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.discovery import models, recording
-from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
+from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS, file_version
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
@@ -199,7 +199,7 @@ class _Reader:
     def __init__(self, library: Path | None, driver_root: Path, proc: Path) -> None:
         self._find = (library, driver_root)
         self._library = ""  # its path, once it is loaded
-        self._version: tuple[int, int, int] | None = None
+        self._version: tuple[int, ...] = ()
         self._processes = ProcessReader(proc)
         self.pending = ("a call", time.monotonic())
 
@@ -242,7 +242,7 @@ class _Reader:
         """Load and initialise NVML for the block; yield the number of cards."""
         if not self._library:
             self._library = load(*self._find)
-            self._version = _file_version(self._library)
+            self._version = file_version(Path(self._library))
         # With this flag, a node whose cards are all lost counts zero cards instead of failing.
         self._require("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
         try:
@@ -307,7 +307,7 @@ class _Reader:
 
     def _unavailable(self, query: str, refusal: Refusal) -> RetryableError | FatalError:
         found = f"NVML: {query}: {self._library} answered {refusal.error}"
-        is_replaced = self._version is not None and self._version != _file_version(self._library)
+        is_replaced = bool(self._version) and self._version != file_version(Path(self._library))
         # The loader never loads the new file into a process that has the old one.
         if refusal.error == _VERSION_MISMATCH and is_replaced:
             return FatalError(f"{found}; the library was replaced, only a new process can load it")
@@ -362,14 +362,6 @@ def _recovery_action(card: Any) -> int:
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(answer.nvmlReturn)
     return int(answer.value.uiVal)
-
-
-def _file_version(name: str) -> tuple[int, int, int] | None:
-    try:
-        status = Path(name).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def pci_place(sysfs: Path, bus_id: str) -> PciPlace:

@@ -25,6 +25,7 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_number
 from tensorfusion_dra.discovery import models, recording, yaml_file
+from tensorfusion_dra.discovery.host import file_version
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.discovery.yaml_file import shown
@@ -422,7 +423,7 @@ class SimulatedDiscovery:
             InputError: The text is neither, or contains an unknown field or name.
         """
         self._text = text
-        self._read_version = self._file_version()
+        self._read_version = file_version(Path(self._text))
         self._profile = profile_from_text(text)
         self._prepared = prepared
         self._node = self._profile
@@ -496,7 +497,7 @@ class SimulatedDiscovery:
 
     def _live(self) -> NodeProfile:
         """Return the current profile; the last valid one if the file has become unusable."""
-        version = self._file_version()
+        version = file_version(Path(self._text))
         if version != self._read_version:
             self._read_version = version
             try:
@@ -504,13 +505,6 @@ class SimulatedDiscovery:
             except InputError as error:
                 log.warning("profile_unusable", error=str(error))
         return self._profile
-
-    def _file_version(self) -> tuple[int, int, int] | None:
-        try:
-            status = Path(self._text).stat()
-        except (OSError, ValueError):
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _present(self) -> tuple[int, ...]:
         """Return the positions in the profile of the cards that have appeared."""
