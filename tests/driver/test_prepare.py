@@ -107,6 +107,27 @@ def test_unprepare_removes_spec_and_record_and_may_be_repeated(setup: Setup, ref
     assert (setup.store.claims(), setup.files()) == ([], {})
 
 
+def test_unprepare_removes_files_and_then_the_record_in_one_transaction(
+    setup: Setup, ref: ClaimRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.prepare(ref)
+    seen: list[tuple[dict[str, bytes], bool]] = []
+    transaction = setup.store.transaction
+
+    @contextmanager
+    def watched() -> Iterator[Any]:
+        with transaction() as records:
+            yield records
+            seen.append((setup.files(), (setup.folder / "plugin" / "claims").exists()))
+            assert [*(setup.folder / "plugin" / "claims").glob(f"{ref.uid}*")]
+
+    monkeypatch.setattr(setup.store, "transaction", watched)
+    setup.unprepare(ref)
+
+    assert seen == [({}, True)]
+    assert not [*(setup.folder / "plugin" / "claims").glob(f"{ref.uid}*")]
+
+
 @pytest.mark.parametrize(
     ("results", "expected"),
     [

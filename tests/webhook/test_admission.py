@@ -1187,7 +1187,8 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
         if key.startswith("tensor-fusion.ai/")
     } == pod_annotations(qos="high", tflops_limit="0")
     for each in devices["requests"]:
-        assert "hami-core" in each["exactly"]["selectors"][-1]["cel"]["expression"]
+        expression = each["exactly"]["selectors"][-1]["cel"]["expression"]
+        assert 'in ["hami-core", "mps"])' in expression
 
 
 def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
