@@ -251,13 +251,16 @@ class Upkeep:
         """Update files, enforcers and statuses of claims whose limits changed.
 
         What an enforcer cannot do at once is left for later, so that no other claim waits for it. A
-        failure is logged: the claim's own next call, or recovery, repeats it.
+        failure is logged: the claim's own next call, or recovery, repeats it. The status says so
+        if its enforcer refuses the limits.
         """
         for record in changed:
             try:
                 self.apply(self.report(self.write(record)), AT_ONCE)
             except (ClaimError, RetryableError) as error:
                 log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
+                if isinstance(error, ClaimError):
+                    self._status.report(record, reason=str(error))
 
     def release(self, ref: ClaimRef) -> PreparedClaim | None:
         """Release the claim from its enforcer; return the claim's record.

@@ -38,6 +38,7 @@ from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_facts
 from tests.support.installed_packages import install
 from tests.support.prepared_node import (
+    TENSOR_FUSION,
     Setup,
     put_annotated_claim,
     put_claim,
@@ -361,6 +362,30 @@ def test_claim_whose_divided_limit_its_enforcer_refuses_gets_no_file_and_no_more
     assert [claim.ref for claim in setup.recover().unenforceable] == [b]
     setup.unprepare(b)
     assert gib_by_name(setup) == {"a": 60}
+
+
+def test_status_says_that_an_enforcer_refuses_to_take_back_what_was_lent(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs(_self: Another, claim: PreparedClaim) -> Needs:
+        if any(share.limit.vram_bytes < 60 * GIB for share in claim.shares if share.limit):
+            raise ClaimError("found less than 60Gi, expected more")
+        return Needs()
+
+    reported: list[tuple[str, str]] = []
+
+    def report(claim: PreparedClaim, *, reason: str = "") -> None:
+        reported.append((claim.ref.name, reason))
+
+    monkeypatch.setattr(setup.status, "report", report)
+    lending(setup, needs=needs)
+    setup.prepared(put_wanting(setup, "a", "20Gi", "60Gi"))
+    setup.use(enforcer=TENSOR_FUSION)
+
+    setup.prepared(put_wanting(setup, "b", "30Gi", "30Gi"))
+
+    assert gib_by_name(setup) == {"a": 50, "b": 30}
+    assert [each for each in reported if each[1]] == [("a", "found less than 60Gi, expected more")]
 
 
 def test_nothing_of_it_runs_under_the_lock_of_the_store(setup: Setup) -> None:
