@@ -262,7 +262,7 @@ class ObjectCache:
         Args:
             path: The collection of all objects of a kind, such as GPUPOOLS.
             name: Keep only objects of this name; empty keeps all.
-        keep: What is kept of each object: its name and namespace at least.
+            keep: What is kept of each object: its name and namespace at least.
             on_change: Called when the result of items() may have changed.
         """
         self._api = api

@@ -1,4 +1,4 @@
-"""What claims and the Node show follows the catalog: limits, statuses, Events.
+"""Update limits, statuses and Events after each change of the catalog.
 
 After each change of the catalog:
 
@@ -6,8 +6,8 @@ After each change of the catalog:
 2. A change of a GPU's health becomes a log line, a new status of each claim that has a share of the
    GPU, and an Event on the Node.
 
-What fails is repeated within a minute. Of several changes of one device that
-could not be announced, only the last one is.
+What fails is repeated within a minute. Of several changes of one device that could not be
+announced, only the last one is.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,13 +83,14 @@ class CatalogFollower:
                 self.note(seen.unhealthy if seen else {}, current.unhealthy)
                 seen = self._undivided = current
                 backoff.succeeded()
-            seconds = _MAX_WAIT_SECONDS
+            has_failed = False
             for step in (self.report, self.divide):
                 try:
                     step()
                 except RetryableError as error:
-                    seconds = backoff.failed()
-                    log.warning("catalog_retried", seconds=round(seconds, 1), error=str(error))
+                    has_failed = True
+                    log.warning("catalog_retried", error=str(error))
+            seconds = backoff.failed() if has_failed else _MAX_WAIT_SECONDS
             self.announce()
 
     def note(self, before: Mapping[str, Unhealthy], now: Mapping[str, Unhealthy]) -> None:

@@ -443,7 +443,7 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
     if not isinstance(answer, Mapping):
         raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
     if len(answer) > _MAX_NAMES:
-        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MAX_ENTRIES}")
+        raise ValueError(f"found {len(answer)} names, expected at most {_MAX_NAMES}")
     entries: dict[str, AttributeValue | Capacity] = {}
     refused: dict[str, str] = {}
     for name, value in sorted(answer.items(), key=lambda item: str(item[0])):

@@ -14,8 +14,8 @@ waits for the API server:
 
 The catalog. There is none until both the cards and the node's pool (pool_follower.py) are known.
 From then on there always is one. It is replaced as a whole, and only if the new one differs, so an
-unchanged object means that nothing changed. A new one makes the publisher, the health streams, the
-health announcer and the changes of limits act; calls of the kubelet use the present one.
+unchanged object means that nothing changed. A new one wakes the publisher, the health streams and
+the catalog follower (limits, statuses, Events); calls of the kubelet use the present one.
 
 A card that cannot be a device is left out with a reason (discovery/recording.py), since the API
 server would refuse the whole slice. A provider that fails costs only what it gives.
@@ -207,11 +207,12 @@ class OtherUsersReader:
 
     def of_cards(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
         """Return by GPU UUID what else gives the card to containers, as last read."""
-        now, before = datetime.now(UTC), self._users
-        self._users = other_users.of_cards(
-            gpus, self._allocations, self.slices, before=before, now=now
-        )
+        self._users = self._of_cards_now(gpus)
         return self._users
+
+    def _of_cards_now(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
+        now, before = datetime.now(UTC), self._users
+        return other_users.of_cards(gpus, self._allocations, self.slices, before=before, now=now)
 
     def holders(self, gpus: Iterable[Gpu]) -> Mapping[str, str]:
         """Return by device name who gave a card to a container that has it now.
@@ -221,7 +222,7 @@ class OtherUsersReader:
         if not self._users:
             return {}
         self.ask()
-        users = self.of_cards(gpus)
+        users = self._of_cards_now(gpus)
         return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
 

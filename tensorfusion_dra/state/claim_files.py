@@ -124,6 +124,16 @@ def differing(files: Iterable[ExpectedFile]) -> list[ExpectedFile]:
     return found
 
 
+def _differing_texts(needs: Needs) -> list[ExpectedFile]:
+    """Return the texts of an enforcer that are not as they should be, or not readable for all."""
+    texts = [*map(_of_text, needs.texts)]
+    changed = differing(texts)
+    for file in texts:
+        if file not in changed and stat.S_IMODE(file.path.stat().st_mode) != file.mode:
+            changed.append(file)
+    return changed
+
+
 def write(files: Iterable[ExpectedFile]) -> None:
     """Write files in this order. A reader sees an old file or the new one, never a part of one.
 
@@ -218,7 +228,7 @@ class HostFiles:
             expected = [stat.S_IFDIR | folder.mode for folder in needs.folders]
         except OSError:
             return False
-        return modes == expected and not differing(map(_of_text, needs.texts))
+        return modes == expected and not _differing_texts(needs)
 
     def provide(self, needs: Needs) -> None:
         """Create the folders, set their modes and write the texts.
@@ -241,7 +251,7 @@ class HostFiles:
                     # other's.
                     with suppress(PermissionError):
                         path.chmod(folder.mode)
-        write(differing(map(_of_text, needs.texts)))
+        write(_differing_texts(needs))
 
     def remove(self, folder: str) -> None:
         """Remove a folder with everything that containers wrote; do nothing if there is none.

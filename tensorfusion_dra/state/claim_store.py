@@ -178,7 +178,7 @@ class ClaimStore:
             with_files: Returns the UIDs of the claims that have such files.
 
         Raises:
-            FatalError: The folder has the database of an earlier release. Nothing is changed.
+            FatalError: A newer release has written a record.
         """
         self._folder = folder / FOLDER
         self._rules, self._devices_of, self._with_files = rules, devices_of, with_files

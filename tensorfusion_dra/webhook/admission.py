@@ -65,7 +65,7 @@ class CardReader(Protocol):
         namespace: str,
         wait_seconds: float,
     ) -> Cards:
-        """Return the cards of all slices, each as the function returns it, of the last half minute.
+        """Return the cards of all slices, each as the function returns it, of the last minutes.
 
         Args:
             key: Functions with the same key select the same.

@@ -382,7 +382,7 @@ def test_refused_capacity_has_a_reason(name: str, value: Any, reason: str) -> No
     [
         (None, "found NoneType, expected a mapping by name"),
         ([("a", 1)], "found list, expected a mapping by name"),
-        (dict.fromkeys(map(str, range(101)), 1), "found 101 names, expected at most 32"),
+        (dict.fromkeys(map(str, range(101)), 1), "found 101 names, expected at most 100"),
     ],
 )
 def test_answer_that_is_no_small_mapping_is_an_error(check: Any, answer: object, text: str) -> None:

@@ -250,6 +250,10 @@ def test_text_is_written_for_every_user_to_read_and_changed_when_it_differs(tmp_
     assert inodes[1] == inodes[2]
     assert (names(file.parent), file.read_text()) == (["ld.so.preload"], "/limiter.so\n")
     assert (mode(file), mode(file.parent)) == (0o644, 0o755)
+    file.chmod(0o600)
+    assert not FILES.has(Needs(texts=(TextFile(path=str(file), text=text),)))
+    FILES.provide(Needs(texts=(TextFile(path=str(file), text=text),)))
+    assert mode(file) == 0o644
 
 
 def test_existing_folder_keeps_its_content_and_its_parents_their_modes(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def cards(context: Context) -> Iterator[Finding]:
 
 def competing_drivers(context: Context) -> Iterator[Finding]:
     """Check whether device plugins or other DRA drivers hand out the same cards."""
+    enforcers = node_parts.enforcers(context.settings).values()
     for node in checked_nodes(context):
         yield from other_plugins(node)
         workers = None
@@ -87,7 +88,7 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
                 fieldSelector=f"spec.nodeName={node['metadata']['name']}",
                 labelSelector=names.TENSOR_FUSION_WORKER,
             )
-        for enforcer in node_parts.enforcers(context.settings).values():
+        for enforcer in enforcers:
             yield from map(_advised, enforcer.examine(node, workers))
     if context.place is Place.WORKSTATION:
         yield from used_by_others(

@@ -52,7 +52,7 @@ _OfEnforcers: Final[Any] = make_dataclass(
 # The order is that of --help and of docs/settings.md.
 @dataclass(frozen=True, kw_only=True)
 class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the class is no type
-    """All settings of the node plugin, at last those that enforcers declare.
+    """All settings of the node plugin; those that enforcers declare come last.
 
     A setting's flag is its name with dashes. Its environment variable is in docs/settings.md.
     """

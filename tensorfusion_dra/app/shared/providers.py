@@ -42,7 +42,11 @@ def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Provide
     for each in every:
         if each.unused and each.unused != DISABLED:
             log.error("provider_skipped", **each.log_fields, error=each.unused)
-        elif each.kind is ProviderKind.ENFORCER and each.name not in settings.candidates:
+        elif (
+            each.kind is ProviderKind.ENFORCER
+            and settings.enforcer == AUTO
+            and not settings.simulated_gpus
+        ):
             expected = f"enforcer: {each.name},{settings.enforcer}"
             log.warning("enforcer_not_used", **each.log_fields, expected=expected)
     for name in unknown_names(settings, every):

@@ -282,7 +282,7 @@ class PodRequest:
     def amounts(self) -> Mapping[str, Quantity]:
         """Return the amount that the claim requests of each capacity of a GPU, rounded up.
 
-        A missing one is taken whole.
+        An amount that is missing requests all of that capacity.
         """
         if self.whole:
             return {}

@@ -109,7 +109,7 @@ def counted(claim: Item, classes: Classes = NO_CLASSES) -> Amounts:
     """Return what the claim is charged; empty if it has none of this driver's cards.
 
     Args:
-        classes: The DeviceClasses; those with amounts are this driver's.
+        classes: The DeviceClasses; one with parameters for this driver counts as its own.
     """
     return _counted(_shares(_options(claim, classes)))
 

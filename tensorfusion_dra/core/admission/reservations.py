@@ -6,8 +6,8 @@ webhook count it. The write fails if another replica was faster. A reservation c
 claim was seen at the API server with these amounts, at most for 35 s.
 
 A stranger may post reviews of claims that do not exist. So a reservation that may be a stranger's
-counts against others of this kind, and keeps a pod's claim waiting only for 3 s. This
-is a second to write the reservation, and two if this webhook is late to validate the claim.
+counts against others of this kind, and keeps a pod's claim waiting only for 3 s. That
+is one second to write the reservation, and two in which this webhook may validate the claim.
 
 Example, of a quota of 10Gi:
 

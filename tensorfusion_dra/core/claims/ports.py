@@ -1,4 +1,4 @@
-"""Interfaces of driver and enforcers to API server, machine and cards, with their contracts."""
+"""Interfaces by which driver, enforcers and webhook use API server, machine and cards."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

@@ -22,6 +22,8 @@ compact_json: Final = partial(json.dumps, separators=(",", ":"))
 
 
 _DECODER: Final = json.JSONDecoder()
+_ANNOTATIONS_BYTES: Final = 2 * 2**20
+"""Annotations have 256 KiB, of which JSON may write each byte as six."""
 _ANNOTATIONS: Final = re.compile(rb'"annotations":\s*(?=\{)')
 
 
@@ -109,7 +111,7 @@ def parse(text: bytes | bytearray) -> object:
 
 
 def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
-    """Return the annotations in the text of an object's metadata; nothing else in it is decoded.
+    """Return the annotations in the text of an object's metadata; nothing else in it is parsed.
 
     The API server writes them after the labels, whose names and values have no quotes, and before
     the managed fields. Kubernetes bounds them alone: to 256 KiB.
@@ -126,7 +128,8 @@ def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
         if is_whole:
             return {}
         raise BoundError(f"found no annotations in {len(text)} bytes of metadata")
-    value: dict[str, Any] = _DECODER.raw_decode(text[found.end() :].decode(errors="replace"))[0]
+    rest = text[found.end() : found.end() + _ANNOTATIONS_BYTES]
+    value: dict[str, Any] = _DECODER.raw_decode(rest.decode(errors="replace"))[0]
     return value
 
 

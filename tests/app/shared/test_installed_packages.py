@@ -129,7 +129,7 @@ def test_forbidden_name_is_logged_and_not_used(site: Path, name: str, why: str) 
     ("enforcer", "expected"),
     [
         ("auto", ["enforcer: theirs,auto"]),
-        ("mps", ["enforcer: theirs,mps"]),
+        ("mps", []),  # the administrator has decided
         ("theirs,auto", []),
         ("theirs", []),
     ],
