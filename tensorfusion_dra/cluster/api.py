@@ -360,7 +360,7 @@ class Api:
     ) -> dict[str, Any]:
         """Return what is kept of an object that has its name, namespace, UID and annotations alone.
 
-        Whatever else it has, such as many labels, is not decoded.
+        Whatever else it has, such as many labels, is not parsed.
 
         Raises:
             RetryableError: See call().

@@ -1,7 +1,5 @@
 """Update limits, statuses and Events after each change of the catalog.
 
-After each change of the catalog:
-
 1. The cards are divided again, since a pool may hand out less (claim_upkeep.py).
 2. A change of a GPU's health becomes a log line, a new status of each claim that has a share of the
    GPU, and an Event on the Node.
