@@ -148,7 +148,7 @@ def claim(*shares: PreparedShare, name: str = "a") -> PreparedClaim:
 def enforcer_settings(name: str, **values: str) -> EnforcerSettings:
     """Return the settings of an enforcer; values are settings by flag name, with underscores."""
     folder = f"{_ROOT}/{name}"
-    given = {"tensor-fusion-root": _ROOT, "preload": "file"}
+    given = {"tensor-fusion-root": _ROOT, "preload": "file", "lending-factor": "4"}
     return EnforcerSettings(
         folder=folder,
         claims_root=f"{folder}/claims",
@@ -280,7 +280,7 @@ def check_enforcer(
     Raises:
         AssertionError: It fails, is late, returns what no container can have, allows more than a
             share's limit, changes its answers, or refuses a limit between request and wanted limit
-            in an isolation that is not in its `facts.fixed`.
+            in an isolation in which its facts do not say that the limit is fixed.
     """
     name = getattr(kind, "name", None)
     assert isinstance(name, str), f"name: found {name!r}, expected the name of the entry point"
@@ -294,17 +294,21 @@ def check_enforcer(
         raise AssertionError(str(error)) from error
     for example, may_refuse in _EXAMPLES:
         _check_claim(first, second, example, limits_of, may_refuse=may_refuse)
-    lends = [each for each in Isolation if each not in {Isolation.SHARED, *first.facts.fixed}]
-    for isolation in lends:
+    fixed = {Isolation.SHARED, *first.facts.fixed_memory}
+    for isolation in (each for each in Isolation if each not in fixed):
         for limit in _LENT:
             lent = share(isolation=isolation, limit=limit, wanted_vram_bytes=80 * GIB)
+            if isolation in first.facts.fixed_compute:
+                granted = _LENT[0]
+                limit = replace(limit, sm_percent=granted.sm_percent)  # noqa: PLW2901
+                lent = replace(lent, limit=limit, granted=granted, divides_memory=True)
             try:
                 _check_claim(first, second, claim(lent), limits_of, may_refuse=False)
             except AssertionError as error:
                 text = f"isolation {isolation.value}: limit of {limit}: {error}"
                 raise AssertionError(
                     f"{text}; expected any limit from the request to the wanted one, or this "
-                    "isolation in facts.fixed"
+                    "isolation in facts.fixed_compute or facts.fixed_memory"
                 ) from error
 
 

@@ -221,7 +221,9 @@ def test_enforcer_expresses_each_limit_to_which_one_may_change_or_names_the_isol
 
     for isolations in ({Isolation.HARD}, {Isolation.SOFT}, set()):
         left = "soft" if Isolation.SOFT not in isolations else "hard"
-        facts = EnforcerFacts(fixed=frozenset(isolations))
+        facts = EnforcerFacts(
+            fixed_compute=frozenset(isolations), fixed_memory=frozenset(isolations)
+        )
         lends = variant(needs=only_whole_gib, facts=facts)
         with pytest.raises(AssertionError, match=f"isolation {left}: .* a GiB.* or .*fixed"):
             testing.check_enforcer(lends, limits_of=limits, budget_seconds=FOREVER)

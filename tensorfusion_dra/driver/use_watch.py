@@ -17,6 +17,7 @@ it.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import structlog
@@ -84,6 +85,17 @@ class UseWatch:
     def current(self) -> NodeUse:
         """Return what the last reading found."""
         return self._current
+
+    def working(self) -> AbstractSet[str] | None:
+        """Return the UIDs of the claims whose kernels ran lately; None if that is not known."""
+        found = self._current
+        if found.reason:
+            return None
+        return {
+            uid
+            for uid, shares in found.shares.items()
+            if any(used is not None and used.sm_percent for used in shares)
+        }
 
     def shown(self, claim_uid: str) -> Uses:
         """Return what the claim's status shows; () for nothing."""

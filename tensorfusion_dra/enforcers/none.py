@@ -27,7 +27,8 @@ DECLARATION: Final = Declaration(
     path="none:NoEnforcer",
     facts=EnforcerFacts(
         counts_by_pid=False,
-        fixed=frozenset(),
+        fixed_compute=frozenset(),
+        fixed_memory=frozenset(),
         mixed=frozenset(),
         remedy="leave out setting enforcer",
     ),

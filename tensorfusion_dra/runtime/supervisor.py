@@ -55,6 +55,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stopping.set()
         self._stack.close()
 
     def on_stop(self, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:

@@ -89,7 +89,7 @@ def test_hard_and_soft_isolation_have_the_same_fixed_limits(by: Enforcer) -> Non
 
     assert variables_with_prefix(hard.env, "CUDA_") == variables_with_prefix(soft.env, "CUDA_")
     assert hard.mounts == soft.mounts
-    assert by.facts.fixed == set(Isolation)
+    assert by.facts.fixed_compute == set(Isolation)
 
 
 @pytest.mark.parametrize(

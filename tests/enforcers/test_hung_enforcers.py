@@ -239,7 +239,7 @@ def mps(tmp_path: Path, short: Path) -> Setup:
     library = short / "libvgpu.so.1"
     library.touch()
     setup = node_with(tmp_path, Mps(pipes=str(short), shm=str(short)), host_files=HostFilesOnDisk())
-    setup.enforcers["hami-core"] = HamiCore(library=str(library))
+    setup.enforcers["hami-core"] = HamiCore(library=str(library), root=str(tmp_path))
     return setup
 
 

@@ -77,11 +77,13 @@ def test_members_that_are_left_out_promise_least_and_others_count() -> None:
     enforcer = guarded(Another)
 
     assert enforcer.facts == EnforcerFacts()
-    assert enforcer.facts.fixed == frozenset(Isolation)
+    assert enforcer.facts.fixed_memory == frozenset(Isolation)
     assert enforcer.claims_root == f"{FOLDER}/claims"
     enforcer.apply(CLAIM, tuple, 0.0)
     enforcer.release(CLAIM, tuple)
-    own = EnforcerFacts(enforces_hard=True, counts_by_pid=False, fixed=frozenset())
+    own = EnforcerFacts(
+        enforces_hard=True, counts_by_pid=False, fixed_compute=frozenset(), fixed_memory=frozenset()
+    )
     assert guarded(variant(facts=own)).facts == own
 
 
@@ -304,7 +306,7 @@ def test_claim_is_prepared_judged_and_unprepared_with_it(node: Setup) -> None:
 
 def lending(node: Setup, **members: Any) -> GuardedEnforcer:
     """Have the node's new claims get an enforcer whose limits are lent."""
-    facts = EnforcerFacts(fixed=frozenset(), enforces_memory=True)
+    facts = EnforcerFacts(fixed_compute=frozenset(), fixed_memory=frozenset(), enforces_memory=True)
     enforcer = guarded(variant(facts=facts, **members))
     node.enforcers[enforcer.name] = enforcer
     node.use(enforcer=enforcer)

@@ -24,8 +24,10 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.choice import EnforcerChoice
+from tensorfusion_dra.enforcers.hami_core import cache as cache_file
 from tensorfusion_dra.enforcers.hami_core import enforcer as hami_core
-from tensorfusion_dra.enforcers.hami_core.enforcer import Cache, HamiCore
+from tensorfusion_dra.enforcers.hami_core.cache import Cache
+from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
 from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.none import NoEnforcer
 from tensorfusion_dra.enforcers.nvidia.enforcer import LimitsClient, Nvidia
@@ -509,7 +511,7 @@ def path(tmp_path: Path) -> Path:
 def test_limits_and_processes_of_hami_core_are_read(path: Path) -> None:
     path.write_bytes(enforcer_files.hami_cache(LIMITS, processes=2))
 
-    found = hami_core.read(str(path))
+    found = cache_file.read(str(path))
 
     assert found == Cache(path=str(path), limits=(*LIMITS, *[limit(0, 0)] * 14), processes=2)
 
@@ -536,11 +538,11 @@ def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
     ("read", "content", "reason"),
     [
         # A file that no process of HAMi-core has initialized yet has no limits.
-        (hami_core.read, b"", ""),
-        (hami_core.read, bytes(2_008_953), ""),
-        (hami_core.read, enforcer_files.hami_cache(LIMITS, flag=0), ""),
+        (cache_file.read, b"", ""),
+        (cache_file.read, bytes(2_008_953), ""),
+        (cache_file.read, enforcer_files.hami_cache(LIMITS, flag=0), ""),
         (
-            hami_core.read,
+            cache_file.read,
             enforcer_files.hami_cache(LIMITS, version=(1, 1)),
             "found version 1.1, expected 1.2",
         ),
@@ -566,7 +568,7 @@ def test_file_of_another_layout_has_no_limits(
 @pytest.mark.parametrize(
     ("read", "content"),
     [
-        (hami_core.read, enforcer_files.hami_cache(LIMITS)),
+        (cache_file.read, enforcer_files.hami_cache(LIMITS)),
         (shared_memory.read, enforcer_files.shared_memory(BY_GPU, heartbeat=1)),
     ],
 )

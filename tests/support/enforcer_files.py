@@ -85,13 +85,27 @@ def write_shared_memory(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("context", "module", "data", "offset", "total")),
+        ("unused", ctypes.c_uint64 * 3),
+    )
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("dec_util", "enc_util", "sm_util")),
+        ("unused", ctypes.c_uint64 * 3),
+    )
+
+
 class _Slot(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_int32),
         ("hostpid", ctypes.c_int32),
-        ("used", ctypes.c_uint64 * 8 * 16),
+        ("used", _Memory * 16),
         ("monitorused", ctypes.c_uint64 * 16),
-        ("device_util", ctypes.c_uint64 * 6 * 16),
+        ("device_util", _Utilization * 16),
         ("status", ctypes.c_int32),
         ("seqlock", ctypes.c_uint64),
         ("unused", ctypes.c_uint64 * 2),
@@ -126,6 +140,11 @@ def hami_cache(
     processes: int = 1,
     version: tuple[int, int] = (1, 2),
     flag: int = 19_920_718,
+    switch: int = 1,
+    launched_at: int = 0,
+    host_pid: int = 1_000,
+    used: int = 0,
+    sm_percent: int = 0,
 ) -> bytes:
     """Return the content of the file of one request under HAMi-core.
 
@@ -134,11 +153,26 @@ def hami_cache(
         processes: Number of registered processes.
         version: Of the layout.
         flag: Shows that a process has initialized the file.
+        switch: 0 lifts the compute limits.
+        launched_at: Time of the last launch, in seconds since 1970.
+        host_pid: PID of each process on the host; 0 if it was not found.
+        used: Memory of the first card that each process has allocated, in bytes.
+        sm_percent: Utilization of the first card by each process.
     """
     major, minor = version
     region = _Region(
-        initialized_flag=flag, major_version=major, minor_version=minor, proc_num=processes
+        initialized_flag=flag,
+        major_version=major,
+        minor_version=minor,
+        proc_num=processes,
+        utilization_switch=switch,
+        last_kernel_time=launched_at,
     )
+    for slot in range(processes):
+        region.procs[slot].pid = slot + 1
+        region.procs[slot].hostpid = host_pid
+        region.procs[slot].used[0].total = used
+        region.procs[slot].device_util[0].sm_util = sm_percent
     for index, limit in enumerate(limits):
         region.limit[index] = limit.vram_bytes
         region.sm_limit[index] = limit.sm_percent

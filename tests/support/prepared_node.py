@@ -125,7 +125,8 @@ class Setup:
         self.metadata_folder = folder / "metadata"
         self.describes_devices = describes_devices
         self.host_files = host_files or HostFilesInMemory()
-        self.enforcers = dict(ENFORCERS)
+        own = replace(HAMI_CORE, root=str(folder / HAMI_CORE.name))
+        self.enforcers = {**ENFORCERS, HAMI_CORE.name: own}
         self.rules = LendingRules(
             facts=FactsOf(self.enforcers),
             overcommit_limits=overcommit_limits,

@@ -225,7 +225,14 @@ class NodePlugin:
         )
         supervisor.own("status", self._status)
         pods = ApiPods(self._api)
-        access = NodeAccess(claims_of, pods, ApiWorkerPods(self._api, node_name=settings.node_name))
+        access = NodeAccess(
+            claims_of,
+            pods,
+            ApiWorkerPods(self._api, node_name=settings.node_name),
+            damaged=self._store.damaged,
+            working=self._use.working,
+            wait_for_stop=supervisor.stopping.wait,
+        )
         for enforcer in enforcers.values():
             for name, loop in enforcer.loops(access).items():
                 supervisor.own(name, loop)

@@ -214,6 +214,11 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
         "How containers load a limiter: file (ld.so.preload), env (LD_PRELOAD).",
         choices=tuple(PreloadMethod),
     )
+    default_compute_limit: str = setting(
+        "request",
+        "Compute limit of shares that ask for none: request, card.",
+        choices=("request", "card"),
+    )
     overcommit_limits: bool = setting(
         False,
         "Let memory limits add up to more than a card.",

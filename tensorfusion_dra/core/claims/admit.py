@@ -38,7 +38,7 @@ C for 31Gi is then refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -168,10 +168,13 @@ def _share(
     consumed: Mapping[str, Quantity] = {}
     request = wanted = total = NOTHING
     limit = granted = None
+    divides_memory = idle_compute = False
     if not allocation.admin_access:
         subject = f"claim {claim.ref}: {device.name}"
         consumed = _consumed(subject, allocation, device)
-        request, wanted = lending.request_and_wanted(subject, device.gpu, consumed, policy)
+        request, wanted = lending.request_and_wanted(
+            subject, device.gpu, consumed, policy, facts.rules.unasked_percent
+        )
         total = lending.total(device)
         if policy.isolation_by_tenant:
             isolation.check_choice(
@@ -183,13 +186,22 @@ def _share(
             )
         if policy.limiter and policy.isolation is not Isolation.SHARED:
             limit = wanted
-            if policy.isolation in facts.rules.facts_of(facts.enforcer).fixed:
+            enforcer = facts.rules.facts_of(facts.enforcer)
+            if policy.isolation in enforcer.fixed_compute:
                 # More than the request could not be taken back for a later tenant. With
                 # overcommitted limits nothing is ever taken back.
                 given = request
                 if facts.rules.overcommit_limits:
                     given = lending.within(request, wanted, total)
-                limit = granted = facts.shown.get((device.name, allocation.share_id), given)
+                granted = facts.shown.get((device.name, allocation.share_id), given)
+                divides_memory = policy.isolation not in enforcer.fixed_memory
+                if divides_memory:
+                    granted = replace(granted, vram_bytes=request.vram_bytes)
+                    limit = replace(granted, vram_bytes=wanted.vram_bytes)
+                    wants_more = wanted.sm_percent > granted.sm_percent
+                    idle_compute = enforcer.lends_idle_compute and wants_more
+                else:
+                    limit = granted
     access = facts.access[device.name]
     return PreparedShare(
         request=allocation.request,
@@ -211,6 +223,8 @@ def _share(
         total=total,
         granted=granted,
         limit=limit,
+        divides_memory=divides_memory,
+        idle_compute=idle_compute,
     )
 
 
@@ -273,7 +287,7 @@ def check(
     if ref.uid not in damaged:
         _check_damage(record, damaged)
     others = [other for other in recorded if other.ref.uid != ref.uid]
-    fixed = facts.rules.facts_of(record.enforcer).fixed
+    fixed = facts.rules.facts_of(record.enforcer).fixed_compute
     tenants: dict[str, list[tuple[ClaimRef, PreparedShare]]] = {}
     for other in others:
         for share in other.shares:

@@ -11,6 +11,7 @@ start.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
@@ -127,7 +128,11 @@ class EnforcerFacts:
         counts_by_pid: It tells processes apart by their PID in the container. Containers that use
             one request at the same time then need one PID namespace.
         names_containers: Its limiter needs the name of its container, which the webhook adds.
-        fixed: Isolation modes in which the limit of a running container cannot be lowered.
+        fixed_compute: Isolation modes in which the compute limit of a running container cannot be
+            changed.
+        fixed_memory: The same of memory limits; fixed_compute has all of these modes as well.
+        lends_idle_compute: Where the compute limit is fixed, it can be lifted as a whole while the
+            other tenants of the card are idle; see raised().
         equal_only: It cannot tell requests of a claim apart, so that their limits have to be equal.
         mixed: Isolation modes in which it cannot tell two claims in one container apart.
         keeps_lent_memory: Memory in use cannot be taken back, and the tenant to whom it is reserved
@@ -146,7 +151,9 @@ class EnforcerFacts:
     expands_memory: bool = False
     counts_by_pid: bool = True
     names_containers: bool = False
-    fixed: frozenset[Isolation] = frozenset(Isolation)
+    fixed_compute: frozenset[Isolation] = frozenset(Isolation)
+    fixed_memory: frozenset[Isolation] = frozenset(Isolation)
+    lends_idle_compute: bool = False
     equal_only: bool = False
     mixed: frozenset[Isolation] = frozenset(Isolation)
     keeps_lent_memory: bool = False
@@ -206,11 +213,23 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """Access to the node for the loops of an enforcer."""
+    """Access to the node for the loops of an enforcer.
+
+    Attributes:
+        damaged: Returns the devices of the claims whose records cannot be read, by UID; None for
+            devices that are not known.
+        working: Returns the UIDs of the claims whose kernels ran when the use of the cards was last
+            observed; None if it could not be. Empty where it is not observed.
+        wait_for_stop: Waits so many seconds; returns True as soon as the process is told to stop,
+            before any of its parts is stopped.
+    """
 
     records: Records
     pods: Pods
     worker_pods: WorkerPods
+    damaged: Callable[[], Mapping[str, AbstractSet[str] | None]] = dict
+    working: Callable[[], AbstractSet[str] | None] = frozenset
+    wait_for_stop: Callable[[float], bool] = lambda _: True
 
 
 class Enforcer:
@@ -219,9 +238,10 @@ class Enforcer:
     needs(), edits() and of_record() are called before a claim is recorded, and while its record is
     compared with its files: they return the same for the same claim, and read and write nothing.
     The limit of a share may become any amount between its request and the wanted limit, and each
-    can be expressed, unless its isolation is in facts.fixed (docs/adr/0070). The other methods may
-    be called by any thread, also several at a time. Of enforcers of other packages, of_record(),
-    used(), loops() and examine() are not called.
+    can be expressed, unless its isolation is in facts.fixed_compute or facts.fixed_memory
+    (docs/adr/0070). The other methods may be called by any thread, also several at a time. Of
+    enforcers of other packages, of_record(), used(), raised(), loops() and examine() are not
+    called.
 
     Attributes:
         name: Name of the enforcer in the settings; the same as that of its entry point.
@@ -347,6 +367,13 @@ class Enforcer:
 
     def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
         """Return the memory that the enforcer counts, in bytes by pod UID and GPU UUID."""
+        return {}
+
+    def raised(self) -> Mapping[str, int]:
+        """Return the claims whose compute limit is raised now, because their cards are idle.
+
+        By claim UID: the percent of each of its cards that the claim may use for the moment.
+        """
         return {}
 
     def loops(self, node: NodeAccess) -> Mapping[str, Loop]:

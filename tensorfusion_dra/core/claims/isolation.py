@@ -154,7 +154,14 @@ def without_limits(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepa
     shares = [
         share
         if share.admin_access
-        else replace(share, isolation=Isolation.SHARED, limit=None, granted=None)
+        else replace(
+            share,
+            isolation=Isolation.SHARED,
+            limit=None,
+            granted=None,
+            divides_memory=False,
+            idle_compute=False,
+        )
         for share in claim.shares
     ]
     return replace(claim, shares=tuple(shares))

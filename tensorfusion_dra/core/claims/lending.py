@@ -17,9 +17,13 @@ divide, as last read. divided() computes the limits from that, whatever happened
 instances, and every start, compute the same.
 
 Not every limit takes part in this. A fixed limit is read once, when the container starts, so it
-could not be taken back (isolation `hard`, or an enforcer such as HAMi-core or MPS). It is the
-request, and a fact of the record, `granted`: once granted it stays, and the other shares divide
-what it leaves. So does a limit whose enforcer is unknown by now, since nobody can change it.
+could not be taken back (isolation `hard`, or an enforcer such as MPS). It is the request, and a
+fact of the record, `granted`: once granted it stays, and the other shares divide what it leaves. So
+does a limit whose enforcer is unknown by now, since nobody can change it. Under HAMi-core the
+compute limit alone is fixed, and memory is divided (`divides_memory`).
+
+Compute that is reserved but idle is lent apart from this, by the enforcer (docs/adr/0072): it comes
+and goes with the work of the card's tenants, so no record has it.
 
 Every other limit may become any amount between the request and the wanted limit, so an enforcer has
 to be able to express them all (docs/adr/0070).
@@ -69,6 +73,8 @@ class LendingRules:
     Attributes:
         overcommit_limits: True if limits may add up to more than the card has; no single limit
             exceeds the card.
+        unasked_percent: The compute limit of a share that asks for none, in percent of the card; 0
+            for its request.
         factor: Under enforcers that cannot take memory back: memory limit at most this many times
             the request.
         facts: By the name of an enforcer. That of a claim's record decides whether its limits can
@@ -76,6 +82,7 @@ class LendingRules:
     """
 
     overcommit_limits: bool = False
+    unasked_percent: int = 0
     factor: int = 4
     facts: Mapping[str, EnforcerFacts] = field(default_factory=dict)
 
@@ -92,14 +99,18 @@ class LendingRules:
             stays: True if its limit does not change.
         """
         request = share.reserved
+        wanted = share.wanted
+        if share.divides_memory and share.granted:
+            sm_percent = share.granted.sm_percent
+            request, wanted = (replace(each, sm_percent=sm_percent) for each in (request, wanted))
         if stays or share.limit is None:
             # A container may use a limit that stays, whether it is more or less than its request.
             least = share.limit or request
             return least, least
-        vram_bytes = share.wanted_vram_bytes
         if self.facts_of(enforcer).keeps_lent_memory and not self.overcommit_limits:
-            vram_bytes = min(vram_bytes, self.factor * request.vram_bytes)
-        return request, Limit(sm_percent=share.wanted_sm_percent, vram_bytes=vram_bytes)
+            vram_bytes = min(wanted.vram_bytes, self.factor * request.vram_bytes)
+            wanted = replace(wanted, vram_bytes=vram_bytes)
+        return request, wanted
 
 
 Devices = AbstractSet[str] | None
@@ -184,7 +195,8 @@ def divided(
         for index, share in enumerate(claim.shares):
             if includes(devices, share.device) and not share.admin_access:
                 is_divided = share.limit != UNDIVIDED
-                stays = share.granted is not None or (is_divided and not is_known)
+                is_fixed = share.granted is not None and not share.divides_memory
+                stays = is_fixed or (is_divided and not is_known)
                 tenants.setdefault(share.device, []).append((claim, index, share, stays))
     full = united(damaged)
     changed: dict[str, list[PreparedShare]] = {}
@@ -214,7 +226,7 @@ def divided(
             ]
         for (claim, index, share, stays), part in zip(found, parts, strict=True):
             limit = part if share.limit else None
-            granted = limit if stays else None
+            granted = share.granted if share.divides_memory else limit if stays else None
             if (limit, granted) != (share.limit, share.granted):
                 shares = changed.setdefault(claim.ref.uid, list(claim.shares))
                 shares[index] = replace(share, limit=limit, granted=granted)
@@ -225,7 +237,11 @@ def divided(
 
 
 def request_and_wanted(
-    subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy
+    subject: str,
+    gpu: Gpu,
+    consumed: Mapping[str, Quantity],
+    policy: SharePolicy,
+    unasked_percent: int = 0,
 ) -> tuple[Limit, Limit]:
     """Return a share's request, and the limit that it wants, which is at least the request.
 
@@ -236,6 +252,7 @@ def request_and_wanted(
         gpu: The card.
         consumed: Amounts that the share consumes, by capacity.
         policy: The share's policy.
+        unasked_percent: See LendingRules.
 
     Raises:
         ClaimError: A limit is below what the share consumes.
@@ -247,6 +264,8 @@ def request_and_wanted(
     request = wanted = Limit(sm_percent=percent(tflops, gpu), vram_bytes=vram.ceil())
     if policy.tflops_limit:
         wanted = replace(wanted, sm_percent=percent(policy.tflops_limit, gpu))
+    elif unasked_percent > request.sm_percent:
+        wanted = replace(wanted, sm_percent=unasked_percent)
     if policy.vram_limit:
         wanted = replace(wanted, vram_bytes=max(policy.vram_limit, vram).ceil())
     return request, wanted

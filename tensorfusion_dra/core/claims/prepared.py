@@ -97,7 +97,12 @@ class PreparedShare:
         wanted_sm_percent: The compute limit that the share wants, in the same way; 0 if none.
         requested_sm_percent: Compute that the scheduler reserved; 0 if none.
         total: What the device's tenants divide, as it was last read.
-        granted: The limit if it does not follow from the other claims (lending.py); else None.
+        granted: The limit that the container's environment has, if it does not follow from the
+            other claims (lending.py); else None.
+        divides_memory: True if the memory limit follows from the other claims although the compute
+            limit does not. `granted` then has the memory of the request.
+        idle_compute: True if the container may use compute of its cards beyond the limit while
+            their other tenants are idle. It is decided when the container starts.
         limit: What the container may use; None for admin access, in `shared` isolation, and where
             an administrator turned the limiter off. Computed, so it is not recorded.
     """
@@ -121,6 +126,8 @@ class PreparedShare:
     requested_sm_percent: int = 0
     total: Limit = NOTHING
     granted: Limit | None = None
+    divides_memory: bool = False
+    idle_compute: bool = False
 
     @property
     def reserved(self) -> Limit:
@@ -172,12 +179,17 @@ class PreparedShare:
             "total": self.total.as_json(),
             "limited": self.limit is not None,
             "granted": None if self.granted is None else self.granted.as_json(),
+            # Left out if False: records of containers from before these were known have neither.
+            **({"dividesMemory": True} if self.divides_memory else {}),
+            **({"idleCompute": True} if self.idle_compute else {}),
         }
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
         """Return the share that as_json() wrote; a limit that is to be computed is UNDIVIDED."""
         granted = None if kept["granted"] is None else Limit.from_json(kept["granted"])
+        divides_memory = kept.get("dividesMemory", False)
+        fixed = None if divides_memory else granted
         return cls(
             request=kept["request"],
             pool=kept["pool"],
@@ -193,11 +205,13 @@ class PreparedShare:
             toolkit_device=kept["toolkitDevice"],
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
-            limit=(granted or UNDIVIDED) if kept["limited"] else None,
+            limit=(fixed or UNDIVIDED) if kept["limited"] else None,
             wanted_sm_percent=kept["wantedSmPercent"],
             requested_sm_percent=kept["requestSmPercent"],
             total=Limit.from_json(kept["total"]),
             granted=granted,
+            divides_memory=divides_memory,
+            idle_compute=kept.get("idleCompute", False),
         )
 
 

@@ -12,51 +12,46 @@ How HAMi-core works, and what follows for a container:
   identifies a process by its PID in the container, and a new process takes the place of the last
   one with its PID, whose memory no longer counts. So only one container at a time may use a
   request, unless the containers share a PID namespace.
-- The limits in a file are those of its first process, so a limit cannot be changed later.
+- Each process reads its compute limits once, from the environment or the file. Memory limits are
+  read at each allocation from the file, which the first process makes from its environment. So the
+  environment has the request of both, and what is lent is in the file alone (lending.py).
 
 Evidence: the first process that loads the library writes its limits into the claim's file, and each
-process registers there. So the file shows by which limits the library really refuses. It has
-process IDs of the container, which cannot be looked up from outside, so a registered process may
-have been killed by now.
+process registers there. So the file (cache.py) shows by which limits the library really refuses. It
+has process IDs of the container, which cannot be looked up from outside, so a registered process
+may have been killed by now.
 
-Layout of the file, version 1.2, 64-bit little-endian:
-
-    offset   content
-    0        i32 19920718 once a process has initialized the file
-    4        u32 major version, u32 minor version
-    12       lock and owner
-    56       u64 number of cards
-    64       16 UUIDs of 96 bytes
-    1600     16 u64 memory limits in bytes; 0 for none
-    1728     16 u64 compute limits in percent; 0 for none
-    1856     1024 processes of 1960 bytes
-    2008896  i32 number of processes
-
-Source: Project-HAMi/HAMi-core, src/libvgpu.c, and multiprocess_memory_limit.c and .h in
-src/multiprocess.
+Source: Project-HAMi/HAMi-core, src/libvgpu.c.
 """
 
-import os
-import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer, index_limits, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
+    AT_ONCE,
     Edits,
     Enforcer,
     EnforcerSettings,
     Folder,
     Needs,
+    NodeAccess,
+    Records,
     Sign,
 )
+from tensorfusion_dra.core.claims.ports import Loop
 from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
-from tensorfusion_dra.enforcers import preload, written_files
+from tensorfusion_dra.enforcers import preload
+from tensorfusion_dra.enforcers.hami_core import lending
+from tensorfusion_dra.enforcers.hami_core.cache import Cache
 from tensorfusion_dra.enforcers.hami_core.declaration import HAMI_CORE
+from tensorfusion_dra.enforcers.hami_core.lending import ClaimFolders, LendingLoop
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 
 LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
@@ -68,34 +63,7 @@ _LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - fixed by HAMi-core
 # Containers run as any user. Not sticky: where the kernel protects files in sticky folders
 # (fs.protected_regular), a process could not open a file that another user created.
 _CACHES_MODE: Final = 0o777
-
-_FLAG: Final = 19_920_718
-_START: Final = struct.Struct("<iII")
-_VERSION: Final = (1, 2)
-_CARDS: Final = 16
-_LIMITS: Final = struct.Struct(f"<{_CARDS}Q{_CARDS}Q")
-_LIMITS_AT: Final = 1_600
-_BEGINNING: Final = 1_856
-_COUNT: Final = struct.Struct("<i")
-_COUNT_AT: Final = 2_008_896
-_MAX_PROCESSES: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """The file in which the processes of one request count their memory.
-
-    Attributes:
-        reason: Why it could not be read; "" if it could, or if there is no such file yet.
-        limits: By the index of a card in the container; 0 means no limit. Empty while no process
-            has initialized the file.
-        processes: Number of processes that are registered.
-    """
-
-    path: str
-    reason: str = ""
-    limits: tuple[Limit, ...] = ()
-    processes: int = 0
+_LOCK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +76,7 @@ class HamiCore(Enforcer):
             /usr/local/vgpu/libvgpu.so.2.8.0.
         method: How processes load the library.
         root: Host folder of the claims' cache files, and of the file that preloads the library.
+        factor: A memory limit is at most this many times the request.
     """
 
     name = HAMI_CORE.name
@@ -115,6 +84,7 @@ class HamiCore(Enforcer):
     library: str
     method: PreloadMethod = PreloadMethod.FILE
     root: str = "/run/tensor-fusion/hami-core"
+    factor: int = 4
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "HamiCore":
@@ -122,11 +92,12 @@ class HamiCore(Enforcer):
             library=settings.values["hami-core-library"],
             method=PreloadMethod(settings.values["preload"]),
             root=settings.folder,
+            factor=int(settings.values["lending-factor"]),
         )
 
     @property
     def claims_root(self) -> str:
-        return f"{self.root}/claims"
+        return self._folders.claims
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """Return the library, the file that preloads it and the folder of the claim's cache files.
@@ -134,24 +105,26 @@ class HamiCore(Enforcer):
         Raises:
             ClaimError: The claim's limits cannot be expressed by card index.
         """
-        index_limits.check(claim)
-        if not _limited(claim):
+        index_limits.check(replace(claim, shares=tuple(map(_in_environment, claim.shares))))
+        if not self._folders.files(claim):
             return Needs()
         return Needs(
             files=(self.library,),
-            folders=(Folder(path=self._caches(claim), mode=_CACHES_MODE),),
+            folders=(Folder(path=self._folders.of_claim(claim), mode=_CACHES_MODE),),
             texts=preload.preload_files(self.method, LIBRARY_IN_CONTAINER, self._preload_file()),
         )
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
-        limits = index_limits.limits(shares)
+        limits = index_limits.limits(map(_in_environment, shares))
         if not limits:
             return Edits(env=env)
-        cache = f"{_CACHES_IN_CONTAINER}/{_cache_file(shares[0].request)}"
+        cache = f"{_CACHES_IN_CONTAINER}/{lending.file_name(shares[0].request)}"
+        # Empty, the switch in the file decides; an image could have `disable` there.
+        policy = "" if lending.may_borrow(claim) else names.CORE_POLICY_FORCE
         env |= {
             **dict.fromkeys(names.HAMI_CORE_BYPASSES, ""),
-            names.ENV_CORE_POLICY: names.CORE_POLICY_FORCE,
+            names.ENV_CORE_POLICY: policy,
             names.ENV_CUDA_TASK_PRIORITY: names.CUDA_TASK_PRIORITY_LOW,
             names.ENV_CUDA_SHARED_CACHE: cache,
         }
@@ -166,7 +139,7 @@ class HamiCore(Enforcer):
         # fixed name while a process starts. With one folder for the whole node a tenant could block
         # the processes of all other tenants.
         folders = (
-            Mount(host_path=self._caches(claim), container_path=path, read_only=False)
+            Mount(host_path=self._folders.of_claim(claim), container_path=path, read_only=False)
             for path in (_CACHES_IN_CONTAINER, _LOCKS_IN_CONTAINER)
         )
         library = Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER)
@@ -187,37 +160,69 @@ class HamiCore(Enforcer):
         *,
         is_new: bool,
     ) -> Sequence[Verdict]:
-        folder = self._caches(claim)
-        caches = {each: read(f"{folder}/{_cache_file(each)}") for each in _limited(claim)}
+        caches = self._folders.caches(claim)
+        # Read after the files: a switch is off only while this is recorded.
+        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in self._folders.lifted()
         reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
-            of_request(each.request, index_limits.limits(by_request[each.request]), caches, reason)
+            of_request(
+                each.request,
+                index_limits.limits(by_request[each.request]),
+                caches,
+                reason,
+                may_be_off=may_be_off,
+            )
             for each in shares
         ]
+
+    def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
+        """Write the memory limits of all claims of its cards; wait until others keep theirs."""
+        if not self._folders.files(claim):
+            return
+        wait_seconds = min(_LOCK_SECONDS, max(0.0, deadline - time.monotonic()))
+        cards = {share.gpu_uuid for share in claim.shares}
+        with self._folders.alone(wait_seconds=wait_seconds):
+            above = self._folders.keep_memory_limits(
+                other
+                for other in records()
+                if not cards.isdisjoint(share.gpu_uuid for share in other.shares)
+            )
+        for uuid in cards & above.keys():
+            if above[uuid].ref.uid != claim.ref.uid and deadline != AT_ONCE:
+                raise RetryableError(
+                    f"claim {claim.ref}: {uuid}: found claim {above[uuid].ref} using more memory "
+                    "than its limit, expected what was lent to it to be free again"
+                )
+
+    def raised(self) -> Mapping[str, int]:
+        return dict.fromkeys(self._folders.lifted(), verdicts.WHOLE_PERCENT)
+
+    def loops(self, node: NodeAccess) -> Mapping[str, Loop]:
+        loop = LendingLoop(self._folders, node)
+        loop.begin()
+        return {"hami-core-lending": loop}
+
+    @property
+    def _folders(self) -> ClaimFolders:
+        return ClaimFolders(self.root, factor=self.factor)
 
     def _preload_file(self) -> str:
         return f"{self.root}/ld.so.preload"
 
-    def _caches(self, claim: PreparedClaim) -> str:
-        return f"{self.claims_root}/{claim.ref.uid}"
 
-
-def _limited(claim: PreparedClaim) -> Sequence[str]:
-    """Return the requests with limits on real cards."""
-    return [
-        request
-        for request, shares in enforcer.enforced(claim).items()
-        if index_limits.limits(shares) and not enforcer.is_simulated(shares)
-    ]
-
-
-def _cache_file(request: str) -> str:
-    return f"{request}.cache"
+def _in_environment(share: PreparedShare) -> PreparedShare:
+    """Return the share with the limit with which its containers start."""
+    return replace(share, limit=share.granted or share.limit) if share.limit else share
 
 
 def of_request(
-    request: str, expected: Sequence[Limit], caches: Mapping[str, Cache], library_reason: str
+    request: str,
+    expected: Sequence[Limit],
+    caches: Mapping[str, Cache],
+    library_reason: str,
+    *,
+    may_be_off: bool = True,
 ) -> Verdict:
     """Return the verdict about the cards of one request.
 
@@ -226,6 +231,7 @@ def of_request(
         expected: Its limits by the index of a card in the container.
         caches: The files of the claim's requests, as read.
         library_reason: Why no process can load the library; "" if one can.
+        may_be_off: True if the switch of the compute limits may be off, or has no effect.
     """
     cache = caches.get(request)
     if cache is None or not (cache.processes or cache.reason):
@@ -241,10 +247,13 @@ def of_request(
             if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
                 return verdicts.not_enforced(
                     verdicts.LIMITS_DIFFER,
-                    f"{cache.path}: card {index}: found {found}, expected {limit}; the first "
-                    "process in the container had other limits in its environment; start the pod "
-                    "again",
+                    f"{cache.path}: card {index}: found {found}, expected {limit}; either memory "
+                    "that was lent is still in use, or the first process in the container had "
+                    "other limits in its environment; start the pod again",
                 )
+        if not (cache.limits_compute or may_be_off):
+            text = f"{cache.path}: found the compute limits lifted though nothing is lent"
+            return verdicts.not_enforced(verdicts.LIMITS_DIFFER, f"{text}, expected them to hold")
         return verdicts.enforced(
             verdicts.LIMITER_ACTIVE,
             f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
@@ -258,35 +267,4 @@ def of_request(
         verdicts.NO_PROCESS,
         "no process has registered with HAMi-core: none has used the GPU yet, or it runs without "
         "the library",
-    )
-
-
-def read(path: str) -> Cache:
-    """Return what is in the file at this path; never raises."""
-    try:
-        with written_files.opened(path) as descriptor:
-            beginning = os.pread(descriptor, _BEGINNING, 0)
-            count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
-    except FileNotFoundError:
-        return Cache(path=path)
-    except OSError as error:
-        return Cache(path=path, reason=error.strerror or str(error))
-    if len(beginning) < _BEGINNING or len(count) < _COUNT.size:
-        # The first process makes it as long as it has to be before it writes anything.
-        return Cache(path=path)
-    flag, *version = _START.unpack_from(beginning)
-    if flag != _FLAG:
-        return Cache(path=path)
-    if tuple(version) != _VERSION:
-        found, expected = (".".join(map(str, each)) for each in (version, _VERSION))
-        return Cache(path=path, reason=f"found version {found}, expected {expected}")
-    amounts = _LIMITS.unpack_from(beginning, _LIMITS_AT)
-    (processes,) = _COUNT.unpack(count)
-    return Cache(
-        path=path,
-        limits=tuple(
-            Limit(sm_percent=percent, vram_bytes=vram_bytes)
-            for vram_bytes, percent in zip(amounts[:_CARDS], amounts[_CARDS:], strict=True)
-        ),
-        processes=max(0, min(processes, _MAX_PROCESSES)),
     )

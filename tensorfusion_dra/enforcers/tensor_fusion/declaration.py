@@ -17,7 +17,8 @@ TENSOR_FUSION: Final = Declaration(
         expands_memory=True,
         counts_by_pid=False,
         names_containers=True,
-        fixed=frozenset({Isolation.HARD}),
+        fixed_compute=frozenset({Isolation.HARD}),
+        fixed_memory=frozenset({Isolation.HARD}),
         mixed=frozenset({Isolation.HARD}),
         remedy="run Tensor Fusion's hypervisor on this node, which puts its limiter there (chart "
         "tensor-fusion of NexusGPU/tensor-fusion)",

@@ -22,7 +22,7 @@ from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import HAMI_CORE, RULES, node_facts
+from tests.support.builders.nodes import HAMI_CORE, MPS, RULES, node_facts
 from tests.support.builders.policies import DEFAULTS, share_policy
 from tests.support.tenants import Card, limit_of
 
@@ -245,7 +245,7 @@ def test_fixed_limit_stays_when_the_nodes_enforcer_changes(
     granted_by: ClaimFacts, fixed: int, left: tuple[int, int]
 ) -> None:
     """The containers of the first claim were started with the limit in their environment."""
-    card = Card(replace(granted_by, enforcer=HAMI_CORE.name))
+    card = Card(replace(granted_by, enforcer=MPS.name))
     card.admit("fixed", of_card(1, 10), limit="60Gi")
     assert card.gib() == {"fixed": fixed}
 

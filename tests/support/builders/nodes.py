@@ -16,9 +16,10 @@ from tests.support.builders.devices import NO_HOST, NODE, published_devices
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
+MPS: Final = Mps()
 HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
 ENFORCERS: Final[dict[str, Enforcer]] = {
-    each.name: each for each in (ENFORCER, HAMI_CORE, Mps(), Nvidia())
+    each.name: each for each in (ENFORCER, HAMI_CORE, MPS, Nvidia())
 }
 RULES: Final = LendingRules(facts={name: each.facts for name, each in ENFORCERS.items()})
 

@@ -1,0 +1,387 @@
+"""Lending under HAMi-core: compute that is idle, and memory that nobody has reserved.
+
+Compute. HAMi-core's limits of compute are read once by each process, but one switch in the claim's
+file lifts them all, and lets them hold again within 120 ms (cache.py). So compute is lent as a
+whole: to a claim that works and may borrow, while all other tenants of all its cards are idle. With
+two that work, each has its limit. So at most one tenant of a card has its limits lifted.
+
+LendingLoop reads the files of all tenants at least twice a second. A tenant works from the moment
+at which a launch is seen, a process with utilization, or use by NVML, and then for IDLE_SECONDS, so
+that pauses between kernels do not make limits come and go. What is not known counts as work: a file
+that is new or cannot be read, a process without a PID on the host, a tenant of another enforcer, a
+launch in the future. Beside a claim whose record is damaged nothing is lent.
+
+Example: A and B have a quarter of a card each and may borrow. A works, B has done nothing for ten
+seconds: A gets the card. B launches a kernel: the next round, at most ROUND_SECONDS later, lets A's
+limits hold again, and A's processes read that after at most 120 ms more.
+
+Nothing stays lifted unnoticed. Which claims are lifted is in a file that no container sees, from
+before the first switch is off until after the last one is on again, and judge() compares with it. A
+stop takes everything back at once. A start takes back, before the kubelet can call, what a killed
+process could not. Of two instances, the one with the lock lends. Files of lifted claims stay open,
+so that a tenant that removes its file cannot keep what it has borrowed.
+
+Memory. Its limits are in the same files, and are divided by the records (core/claims/lending.py).
+A limit is lowered first, but never below what is in use, as CUDA would then report an error
+instead of the free memory. While a tenant uses more than its limit, no limit on its cards is
+raised. The loop repeats this, so a new file has its limits within a round.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.claims import enforcer, index_limits
+from tensorfusion_dra.core.claims import lending as lending_rules
+from tensorfusion_dra.core.claims.enforcer import NodeAccess
+from tensorfusion_dra.core.claims.lending import Devices
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.enforcers import written_files
+from tensorfusion_dra.enforcers.hami_core import cache
+from tensorfusion_dra.enforcers.hami_core.cache import Cache
+from tensorfusion_dra.enforcers.hami_core.declaration import HAMI_CORE
+from tensorfusion_dra.enforcers.patience import HungEnforcerError, node_lock
+from tensorfusion_dra.runtime.loops import LogThrottle
+from tensorfusion_dra.state import atomic
+
+ROUND_SECONDS: Final = 0.4
+IDLE_SECONDS: Final = 10.0
+_FUTURE_SECONDS: Final = 2
+"""A launch later than this was seen before the clock was set back, and hides newer ones."""
+
+NOBODY: Final[frozenset[str]] = frozenset()
+
+
+class ClaimFolders:
+    """Where HAMi-core's files of claims are on the host, and who has borrowed compute."""
+
+    def __init__(self, root: str, *, factor: int) -> None:
+        """Args:
+        root: The enforcer's folder.
+        factor: A memory limit is at most this many times the request.
+        """
+        self.root: Final = root
+        self.claims: Final = f"{root}/claims"
+        self._factor = factor
+        self._lifted = Path(root) / "lifted"
+
+    def of_claim(self, claim: PreparedClaim) -> str:
+        """Return the folder that the claim's containers write to."""
+        return f"{self.claims}/{claim.ref.uid}"
+
+    def files(self, claim: PreparedClaim) -> Mapping[str, str]:
+        """Return the path of the file of each request with limits on real cards."""
+        folder = self.of_claim(claim)
+        return {
+            request: f"{folder}/{file_name(request)}"
+            for request, shares in enforcer.enforced(claim).items()
+            if index_limits.limits(shares) and not enforcer.is_simulated(shares)
+        }
+
+    def caches(self, claim: PreparedClaim) -> Mapping[str, Cache]:
+        """Return what is in the claim's files, by request."""
+        return {request: cache.read(path) for request, path in self.files(claim).items()}
+
+    def lifted(self) -> frozenset[str]:
+        """Return the UIDs of the claims whose compute limits are lifted now."""
+        try:
+            return frozenset(self._lifted.read_text(encoding="utf-8").split())
+        except FileNotFoundError:  # nothing was ever lent
+            return NOBODY
+
+    def record_lifted(self, uids: AbstractSet[str]) -> None:
+        """Record the claims whose compute limits are lifted.
+
+        Raises:
+            RetryableError: What was recorded before remains.
+        """
+        if uids == self.lifted():
+            return
+        try:
+            # It counts until the next start only, so it need not survive a power cut.
+            content = "\n".join(sorted(uids)).encode()
+            atomic.write(self._lifted, content, mode=0o644, durable=False)
+        except OSError as error:
+            raise RetryableError(f"{self._lifted}: {error.strerror or error}") from error
+
+    def alone(self, *, wait_seconds: float) -> AbstractContextManager[None]:
+        """Change memory limits inside the block; no other thread or instance does meanwhile.
+
+        Raises:
+            HungEnforcerError: Another call does for so long.
+        """
+        return node_lock(Path(self.root) / "limits.lock", wait_seconds=wait_seconds)
+
+    def keep_memory_limits(self, claims: Iterable[PreparedClaim]) -> Mapping[str, PreparedClaim]:
+        """Write the memory limits that the records give; return who uses more, by GPU UUID.
+
+        Args:
+            claims: All claims of the cards of any of these; others than HAMi-core's are skipped.
+        """
+        above: dict[str, PreparedClaim] = {}
+        lower: list[tuple[PreparedClaim, str, list[int], Sequence[int]]] = []
+        for claim in claims:
+            if claim.enforcer != HAMI_CORE.name or not any(s.divides_memory for s in claim.shares):
+                continue
+            wanted, most = file_limits(claim), file_limits(self._with_most(claim))
+            for request, path in self.files(claim).items():
+                kept = _lower(path, wanted[request], most[request])
+                if any(has > want for has, want in zip(kept, wanted[request], strict=False)):
+                    above |= dict.fromkeys((share.gpu_uuid for share in claim.shares), claim)
+                lower.append((claim, path, kept, wanted[request]))
+        for claim, path, kept, limits in lower:
+            if any(share.gpu_uuid in above for share in claim.shares):
+                continue
+            if any(has < want for has, want in zip(kept, limits, strict=False)):
+                with suppress(OSError):  # the tenant removed it
+                    cache.set_memory_limits(path, limits)
+        return above
+
+    def _with_most(self, claim: PreparedClaim) -> PreparedClaim:
+        """Return the claim with the largest memory limits that it can ever have had.
+
+        A tenant may forge what it uses. Then its limit is lowered no further than to these, as if
+        it used all that was ever lent to it.
+        """
+        shares = [
+            replace(
+                share,
+                limit=replace(
+                    share.limit,
+                    vram_bytes=max(
+                        share.limit.vram_bytes,
+                        min(share.wanted_vram_bytes, self._factor * share.reserved.vram_bytes),
+                    ),
+                ),
+            )
+            if share.limit
+            else share
+            for share in claim.shares
+        ]
+        return replace(claim, shares=tuple(shares))
+
+
+def file_name(request: str) -> str:
+    """Return the name of a request's file in the folder of its claim."""
+    return f"{request}.cache"
+
+
+def file_limits(claim: PreparedClaim) -> Mapping[str, Sequence[int]]:
+    """Return the memory limits in the file of each request: bytes for each of HAMi-core's cards.
+
+    A container that uses several requests counts in the file of one of them, by an index among the
+    cards of all. So the files of several requests have the smallest limit at every index.
+    """
+    by_request = {
+        request: index_limits.limits(shares) for request, shares in enforcer.enforced(claim).items()
+    }
+    found: dict[str, Sequence[int]] = {}
+    for request, limits in by_request.items():
+        if limits:
+            every = [each for other in by_request.values() for each in other]
+            least = index_limits.smallest(every).vram_bytes
+            own = [] if len(by_request) > 1 else [limit.vram_bytes for limit in limits]
+            found[request] = (own + [least] * cache.CARDS)[: cache.CARDS]
+    return found
+
+
+def _lower(path: str, limits: Sequence[int], most: Sequence[int]) -> list[int]:
+    """Lower the memory limits in a file as far as they may be; return those that it has then."""
+    new: list[int] = []
+    for _ in range(2):  # a process may allocate between reading and writing
+        found = cache.read(path)
+        has = [limit.vram_bytes for limit in found.limits]
+        used = found.used or most
+        least = [max(want, min(u, m)) for want, u, m in zip(limits, used, most, strict=True)]
+        # HAMi-core takes 0 for no limit.
+        new = [min(old or floor, floor) for old, floor in zip(has, least, strict=False)]
+        if new == has:
+            return has
+        with suppress(OSError):  # the tenant removed it
+            cache.set_memory_limits(path, new)
+    return new
+
+
+def may_borrow(claim: PreparedClaim) -> bool:
+    """Return True if the claim's containers were started so that idle compute can be lent."""
+    shares = [share for share in claim.shares if not share.admin_access]
+    return (
+        claim.enforcer == HAMI_CORE.name
+        and not enforcer.is_simulated(shares)
+        and all(share.limit and share.idle_compute for share in shares)
+    )
+
+
+def borrowers(
+    claims: Iterable[PreparedClaim], working: AbstractSet[str], damaged: Devices
+) -> frozenset[str]:
+    """Return the UIDs of the claims that may use all of their cards now.
+
+    Args:
+        claims: All claims of these cards.
+        working: UIDs of those that work.
+        damaged: Devices of claims whose records cannot be read.
+    """
+    at_work: dict[str, set[str]] = {}
+    for claim in claims:
+        if claim.ref.uid in working:
+            for device in _devices(claim):
+                at_work.setdefault(device, set()).add(claim.ref.uid)
+    return frozenset(
+        claim.ref.uid
+        for claim in claims
+        if may_borrow(claim)
+        and all(
+            at_work.get(device) == {claim.ref.uid} and not lending_rules.includes(damaged, device)
+            for device in _devices(claim)
+        )
+    )
+
+
+def _devices(claim: PreparedClaim) -> AbstractSet[str]:
+    """Return the devices of which the claim is a tenant."""
+    return {share.device for share in claim.shares if not share.admin_access}
+
+
+class LendingLoop:
+    """Loop that lends idle compute, takes it back, and keeps memory limits in the files."""
+
+    def __init__(
+        self,
+        folders: ClaimFolders,
+        node: NodeAccess,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Args:
+        folders: Of the enforcer.
+        node: Records and observed use.
+        clock: In seconds; must not go back.
+        wall_clock: In seconds since 1970.
+        """
+        self._folders = folders
+        self._node = node
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._throttle = LogThrottle()
+        self._launches: dict[str, list[int]] = {}  # last seen, by claim UID
+        self._working_until: dict[str, float] = {}  # by claim UID
+        self._open: dict[str, ExitStack] = {}  # closing one limits again; by path
+
+    def begin(self) -> None:
+        """Take back what a killed process has lent, unless another instance lends now."""
+        if Path(self._folders.claims).exists():
+            with self._throttle.warning("idle_compute_not_taken_back"), self._alone():
+                self._take_back()
+
+    def stop(self) -> None:
+        """Do nothing: NodeAccess.wait_for_stop() ends run() before any other part stops."""
+
+    def run(self) -> None:
+        """Lend until the process stops, then take everything back."""
+        while not self._node.wait_for_stop(ROUND_SECONDS):
+            with self._throttle.warning("idle_compute_not_lent"), self._alone():
+                self._take_back()
+                try:
+                    while not self._node.wait_for_stop(ROUND_SECONDS):
+                        self.check()
+                finally:
+                    self._lift(NOBODY, ())
+
+    def check(self) -> None:
+        """Do one round.
+
+        Raises:
+            RetryableError: The records cannot be read now, or what is lent cannot be recorded.
+        """
+        claims = self._node.records()
+        with suppress(HungEnforcerError), self._folders.alone(wait_seconds=0):
+            self._folders.keep_memory_limits(self._node.records())
+        devices = {device for claim in claims if may_borrow(claim) for device in _devices(claim)}
+        tenants = [claim for claim in claims if not devices.isdisjoint(_devices(claim))]
+        working = self._working(tenants)
+        damaged = lending_rules.united(self._node.damaged().values())
+        self._lift(borrowers(tenants, working, damaged), tenants)
+
+    def _working(self, claims: Sequence[PreparedClaim]) -> AbstractSet[str]:
+        """Return the UIDs of the claims that work, or have until a moment ago."""
+        now, uids = self._clock(), {claim.ref.uid for claim in claims}
+        observed = self._node.working()
+        for claim in claims:
+            uid = claim.ref.uid
+            if self._works(claim) or observed is None or uid in observed:
+                self._working_until[uid] = now + IDLE_SECONDS
+        for gone in self._working_until.keys() - uids:
+            del self._working_until[gone]
+            self._launches.pop(gone, None)
+        return {uid for uid, until in self._working_until.items() if now < until}
+
+    def _works(self, claim: PreparedClaim) -> bool:
+        """Return True if the claim's files show work, or do not show that there is none."""
+        shares = [share for share in claim.shares if not share.admin_access]
+        if claim.enforcer != HAMI_CORE.name or not all(share.limit for share in shares):
+            return True
+        caches = self._folders.caches(claim).values()
+        launches = [each.launched_at for each in caches]
+        is_new = launches != self._launches.get(claim.ref.uid)
+        self._launches[claim.ref.uid] = launches
+        self._limit(caches)
+        latest = self._wall_clock() + _FUTURE_SECONDS
+        return is_new or any(
+            each.reason or each.is_busy or each.launched_at > latest for each in caches
+        )
+
+    def _limit(self, caches: Iterable[Cache]) -> None:
+        """Let the compute limits hold in all files that this loop has not lifted."""
+        for each in caches:
+            if not each.limits_compute and each.path not in self._open:
+                with suppress(OSError), written_files.opened(each.path, access=os.O_RDWR) as found:
+                    cache.switch_compute_limits(found, on=True)
+
+    def _take_back(self) -> None:
+        """Let all compute limits hold.
+
+        Raises:
+            RetryableError: The records cannot be read now, or written.
+        """
+        for claim in filter(may_borrow, self._node.records()):
+            self._limit(self._folders.caches(claim).values())
+        self._lift(NOBODY, ())
+
+    def _lift(self, uids: AbstractSet[str], claims: Iterable[PreparedClaim]) -> None:
+        """Lift the compute limits of these claims, and of no others.
+
+        Raises:
+            RetryableError: That cannot be recorded, so nothing more is lifted.
+        """
+        paths = {
+            path
+            for claim in claims
+            if claim.ref.uid in uids
+            for path in self._folders.files(claim).values()
+        }
+        for path in self._open.keys() - paths:
+            with suppress(OSError):
+                self._open.pop(path).close()
+        self._folders.record_lifted(uids)
+        for path in paths - self._open.keys():
+            with suppress(OSError), ExitStack() as stack:
+                found = stack.enter_context(written_files.opened(path, access=os.O_RDWR))
+                stack.callback(cache.switch_compute_limits, found, on=True)
+                cache.switch_compute_limits(found, on=False)
+                self._open[path] = stack.pop_all()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Be the only instance that lends.
+
+        Raises:
+            HungEnforcerError: Another one lends.
+        """
+        return node_lock(Path(self._folders.root) / "lending.lock", wait_seconds=0)
