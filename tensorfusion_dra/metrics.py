@@ -541,6 +541,16 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
             ((labels, limit.sm_percent / _PERCENT) for labels, limit in limits),
         ),
         gauge(
+            "share_raised_compute_ratio",
+            "Part of the compute that it may use while others idle; absent if its limit holds.",
+            _SHARE,
+            (
+                (labels, share.raised_percent / _PERCENT)
+                for labels, share in shown.items()
+                if share.raised_percent
+            ),
+        ),
+        gauge(
             "share_limit_vram_bytes",
             "Memory that the container may use; absent without a limit.",
             _SHARE,

@@ -359,7 +359,9 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
 def _used(holder: Holder) -> str:
     if not holder.used:
         return "-"
-    return f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
+    text = f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
+    raised = holder.used.get("raisedSmPercent")
+    return f"{text} (may use {raised}%)" if raised else text
 
 
 def _health(card: _Card) -> str:

@@ -139,6 +139,8 @@ class ShareView:
         device: As it is published; None if it is not.
         enforcement: Whether the limit holds; None before the first check.
         used: What its processes use; None if it is not known.
+        raised_percent: Part of the card that it may use for the moment, because the other tenants
+            are idle; 0 if that is no more than its limit.
     """
 
     claim: PreparedClaim
@@ -146,6 +148,7 @@ class ShareView:
     device: Device | None
     enforcement: CurrentVerdict | None
     used: Used | None = None
+    raised_percent: int = 0
 
     @property
     def requested(self) -> CardAmounts:
@@ -393,6 +396,7 @@ def shares(
     *,
     verdicts: Mapping[str, Sequence[CurrentVerdict]],
     used: Mapping[str, Sequence[Used | None]],
+    raised: Mapping[str, int] = {},
 ) -> tuple[ShareView, ...]:
     """Return a view of each share, sorted by claim and then in the claim's order.
 
@@ -402,6 +406,7 @@ def shares(
         verdicts: About each share, by claim UID; of another number before the first check of the
             claim's present limits.
         used: What each share uses, by claim UID; of another number before the claim was observed.
+        raised: Claims whose compute limits are raised, in percent by claim UID.
     """
     found = []
     for claim in sorted(claims, key=lambda each: (str(each.ref), each.ref.uid)):
@@ -414,6 +419,7 @@ def shares(
                 device=devices.get(share.device),
                 enforcement=verdict,
                 used=use,
+                raised_percent=raised.get(claim.ref.uid, 0),
             )
             for share, verdict, use in zip(
                 claim.shares,
@@ -588,6 +594,7 @@ def _share_json(view: ShareView) -> Json:
         "requested": _amounts_json(view.requested),
         "limit": limit,
         "wanted": wanted,
+        "raisedPercent": view.raised_percent,
         "isolation": share.isolation.value,
         "qos": share.qos.value,
         "enforcer": _text(claim.enforcer),

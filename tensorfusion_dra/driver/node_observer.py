@@ -37,6 +37,7 @@ class NodeObserver:
             for it; the other functions return at once, from any thread.
         current_verdicts: The verdicts about each claim's shares, by claim UID.
         use: Who uses the cards.
+        raised: Claims whose compute limits are raised; see Enforcer.raised().
         enforcer: The verdict about the node's enforcer; None if there is none.
         xids: Counts of reported XIDs since this process started.
         keepers: What keeps limits, for texts, by the name of the enforcer.
@@ -50,6 +51,7 @@ class NodeObserver:
     claims: Callable[[], Sequence[PreparedClaim]]
     current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
     use: Callable[[], NodeUse] = lambda: use.NOTHING
+    raised: Callable[[], Mapping[str, int]] = dict
     enforcer: Callable[[], CurrentVerdict | None] = lambda: None
     keepers: Mapping[str, str] = field(default_factory=dict)
     registration: Callable[[], RegistrationView] = RegistrationView
@@ -99,6 +101,7 @@ class NodeObserver:
                 catalog.by_name() if catalog else {},
                 verdicts=verdicts,
                 used=used.shares,
+                raised=self.raised(),
             ),
             shares_error=shares_error,
             use_error=used.reason,

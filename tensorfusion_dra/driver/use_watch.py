@@ -24,6 +24,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import claim as claim_rules
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.ports import ClaimSource, Events
@@ -171,7 +172,12 @@ class UseWatch:
             reason = str(error)
         unknown = self._find_late_pods(prepared, cards)
         found = self._current = use.of_node(
-            prepared, cards, pods=self._late_pods, exact=exact, reason=reason
+            prepared,
+            cards,
+            pods=self._late_pods,
+            exact=exact,
+            raised=enforcer_rules.raised(self._enforcers.values()),
+            reason=reason,
         )
         over = frozenset(
             (claim.ref.uid, index)

@@ -83,13 +83,14 @@ def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Captur
     cluster.client.replace_status(PODS, pod)
     unknown = "a0" * 32  # of a container that has ended, or of a simulated card
     own = {"4f4f": 10 * 2**30 + 5, unknown: 2 * 2**30}
-    use(cluster, "a", vramBytes=12 * 2**30, smPercent=35, processes=2, containers=own)
+    more = {"processes": 2, "containers": own, "raisedSmPercent": 100}
+    use(cluster, "a", vramBytes=12 * 2**30, smPercent=35, **more)
 
     lines = cluster.text(capsys, "top", "--containers").splitlines()
     found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
 
     of_a, of_b, *_ = (line for line in lines if line.startswith("default/"))
-    assert of_a.endswith(" 12Gi, 35%")
+    assert of_a.endswith(" 12Gi, 35% (may use 100%)")
     assert of_b.endswith(" -")
     assert [(*line.split()[:2], line.split()[-1]) for line in lines[-3:]] == [
         ("POD", "CONTAINER", "USED"),

@@ -245,6 +245,7 @@ def test_document_shows_cards_shares_and_operations_with_what_matters() -> None:
         "requested": {"tflops": 78.0, "vramBytes": 16 * GIB},
         "limit": {"computePercent": 25, "vramBytes": 16 * GIB, "tflops": 78.0},
         "wanted": {"computePercent": 25, "vramBytes": 16 * GIB},
+        "raisedPercent": 0,
         "isolation": "soft",
         "qos": "medium",
         "enforcer": "tensor-fusion",

@@ -582,6 +582,7 @@ class Cards(Enforcer):
         self.reason: Exception | None = None  # of the API server
         self.unreadable = ""
         self.counted: Mapping[tuple[str, str], int] = {}
+        self.raised_claims: Mapping[str, int] = {}
         self.watch = UseWatch(
             self.processes,
             lambda: self.claims,
@@ -592,6 +593,9 @@ class Cards(Enforcer):
 
     def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
         return self.counted
+
+    def raised(self) -> Mapping[str, int]:
+        return self.raised_claims
 
     def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         if self.unreadable:
@@ -631,6 +635,31 @@ class Cards(Enforcer):
 @pytest.fixture
 def cards() -> Cards:
     return Cards()
+
+
+def test_idle_compute_that_is_lent_is_shown_at_most_once_a_minute(cards: Cards) -> None:
+    counts = []
+    for percent in (100, 0, 100, 0, 100, 0, 100):
+        cards.raised_claims = {TWO_CARDS.ref.uid: percent}
+        cards.use(5)
+        counts.append(len(cards.reported))
+
+    assert counts == [*[1] * 6, 1]
+    cards.raised_claims = {}
+    cards.check()
+    (used, _) = cards.watch.shown(TWO_CARDS.ref.uid)
+    assert (len(cards.reported), used and used.raised_percent) == (2, 0)
+
+
+def test_claims_that_work_are_those_whose_kernels_ran(cards: Cards) -> None:
+    assert cards.watch.working() == frozenset()
+    container = Container(pod_uid=POD.uid, id="4f" * 32)
+    busy = GpuProcess(pid=7, vram_bytes=0, sm_percent=3, container=container)
+    for process, expected in ((busy, {TWO_CARDS.ref.uid}), (replace(busy, sm_percent=0), set())):
+        cards.cards = {"GPU-0": [process], "GPU-1": []}
+        cards.check()
+
+        assert cards.watch.working() == expected
 
 
 def test_share_is_over_its_limit_after_two_readings_in_a_row(cards: Cards) -> None:

@@ -63,7 +63,10 @@ SICK = Unhealthy(
     worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"), since=NOW
 )
 USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
-FULL = node_view(cards=(card_view(unhealthy=SICK, foreign=USED),), shares=(share_view(used=USED),))
+FULL = node_view(
+    cards=(card_view(unhealthy=SICK, foreign=USED),),
+    shares=(share_view(used=USED, raised_percent=100),),
+)
 """A node that has a sample of each metric."""
 ONE = {"uuid": "GPU-0001"}
 SHARE = {
@@ -249,6 +252,11 @@ def states(label: str, **values: float) -> Samples:
                 ],
             },
             id="claim of several pods",
+        ),
+        pytest.param(
+            node_view(shares=(share_view("a", raised_percent=100), share_view("b"))),
+            {"share_raised_compute_ratio": [(SHARE, 1)]},
+            id="share that uses idle compute",
         ),
         pytest.param(
             node_view(

@@ -38,6 +38,7 @@ from tensorfusion_dra.cluster.objects import (
 from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
@@ -398,6 +399,7 @@ class NodePlugin:
             claims=self._store.claims,
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
+            raised=partial(enforcer_rules.raised, self._enforcers.values()),
             enforcer=self._enforcement.node,
             keepers={
                 name: each.facts.keeper or f"enforcer {name}"

@@ -403,6 +403,11 @@ def of_claim(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Enforce
     return enforcer
 
 
+def raised(enforcers: Iterable[Enforcer]) -> Mapping[str, int]:
+    """Return the claims whose compute limit is raised now, under any of them; see Enforcer."""
+    return {uid: percent for each in enforcers for uid, percent in each.raised().items()}
+
+
 def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:
     """Return by request the shares that an enforcer handles: all but those with admin access."""
     by_request: dict[str, tuple[PreparedShare, ...]] = {}

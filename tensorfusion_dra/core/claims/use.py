@@ -74,11 +74,14 @@ class Used:
         sm_percent: Part of the last seconds in which kernels ran, in percent of the whole card.
         processes: Their number.
         containers: Memory by container ID.
+        raised_percent: Part of the card that the share may use for the moment, because the other
+            tenants are idle; 0 if that is no more than its limit.
     """
 
     vram_bytes: int = 0
     sm_percent: int = 0
     processes: int = 0
+    raised_percent: int = 0
     containers: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -94,7 +97,7 @@ class Used:
             "smPercent": self.sm_percent,
             "processes": self.processes,
             "containers": dict(largest[:_MAX_CONTAINERS]),
-        }
+        } | ({"raisedSmPercent": self.raised_percent} if self.raised_percent else {})
 
     def exceeds(self, limit: Limit | None) -> bool:
         """Return True if it is clearly more memory than the limit.
@@ -119,6 +122,7 @@ class Used:
             abs(self.vram_bytes - other.vram_bytes) * _NOTABLE_PART >= max(whole_bytes, 1)
             or abs(self.sm_percent - other.sm_percent) >= _NOTABLE_PERCENT
             or self.containers.keys() != other.containers.keys()
+            or self.raised_percent != other.raised_percent
         )
 
 
@@ -162,6 +166,7 @@ def of_node(
     *,
     pods: Mapping[str, Collection[str]],
     exact: Mapping[tuple[str, str], int] | None = None,
+    raised: Mapping[str, int] = {},
     reason: str = "",
 ) -> NodeUse:
     """Return who uses the cards.
@@ -172,6 +177,7 @@ def of_node(
         pods: UIDs of further pods of a claim by its UID: those that came after it was prepared.
         exact: Memory in bytes by pod UID and GPU UUID where the NVIDIA driver counts it by pod, in
             place of the sum over processes.
+        raised: Claims whose compute limits are raised, by UID; see Used.raised_percent.
         reason: Why some of it is not known.
     """
     counted = exact or {}
@@ -180,7 +186,8 @@ def of_node(
     tenants: dict[tuple[str, str], list[tuple[str, int, PreparedShare]]] = {}
     for claim in claims:
         uid = claim.ref.uid
-        parts[uid] = [Used() if share.gpu_uuid in cards else None for share in claim.shares]
+        none = Used(raised_percent=raised.get(uid, 0))
+        parts[uid] = [none if share.gpu_uuid in cards else None for share in claim.shares]
         for pod in {*(each.uid for each in claim.pods), *pods.get(uid, ())}:
             for index, share in enumerate(claim.shares):
                 tenants.setdefault((pod, share.gpu_uuid), []).append((uid, index, share))
@@ -241,7 +248,8 @@ def _sum(processes: Iterable[GpuProcess]) -> Used:
 def _added(one: Used, other: Used) -> Used:
     both = one.containers.keys() | other.containers.keys()
     containers = {key: one.containers.get(key, 0) + other.containers.get(key, 0) for key in both}
-    return Used(
+    return replace(
+        one,
         vram_bytes=one.vram_bytes + other.vram_bytes,
         sm_percent=one.sm_percent + other.sm_percent,
         processes=one.processes + other.processes,

@@ -1,5 +1,6 @@
 """Whose a process is, and what a share's use says."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,7 @@ def used(gib: float, percent: int = 0, processes: int = 0, **containers: float) 
 
 
 A = named("a", prepared_share(0, limit(50, 20)), pod="a")
+B = named("b", prepared_share(0, limit(50, 20)), pod="b")
 ON_TWO_CARDS = named(
     "a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a"
 )
@@ -166,6 +168,13 @@ EXACT = {"exact": {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}}
             [ON_TWO_CARDS], {}, EXACT, {"uid-a": [used(5), Used()]}, id="which needs no processes"
         ),
         pytest.param([A], {"GPU-1": []}, {}, {"uid-a": [None]}, id="of a card that says nothing"),
+        pytest.param(
+            [A, B],
+            {"GPU-0": [process(1, "a", 4, percent=90)]},
+            {"raised": {"uid-a": 100}},
+            {"uid-a": [replace(used(4, 90, 1, **{ID: 4}), raised_percent=100)], "uid-b": [Used()]},
+            id="of idle compute",
+        ),
     ],
 )
 def test_processes_belong_to_the_share_of_their_pod_on_their_card(
@@ -221,6 +230,7 @@ def test_limit_is_exceeded_by_more_than_what_is_rounded(
         (Used(vram_bytes=10 * GIB, sm_percent=74), False),
         (Used(vram_bytes=10 * GIB, sm_percent=75), True),
         (Used(vram_bytes=10 * GIB, sm_percent=50, containers={ID: 0}), True),
+        (Used(vram_bytes=10 * GIB, sm_percent=50, raised_percent=100), True),
     ],
 )
 def test_change_that_a_reader_wants_to_know(newer: Used, is_notable: bool) -> None:
@@ -234,6 +244,8 @@ def test_status_has_the_largest_containers_only() -> None:
         vram_bytes=GIB, processes=30, containers={f"{number:064x}": number for number in range(30)}
     )
 
-    shown = used.as_json()["containers"]
+    shown = used.as_json()
 
-    assert list(shown.values()) == list(range(29, 13, -1))
+    assert list(shown["containers"].values()) == list(range(29, 13, -1))
+    assert "raisedSmPercent" not in shown
+    assert Used(raised_percent=100).as_json()["raisedSmPercent"] == 100

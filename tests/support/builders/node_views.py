@@ -69,6 +69,7 @@ def share_view(name: str = "a", **changes: Any) -> ShareView:
     }
     of_claim = {key: given.pop(key) for key in ("ref", "pods", "enforcer")}
     of_view = {key: given.pop(key, None) for key in ("enforcement", "used")}
+    of_view["raised_percent"] = given.pop("raised_percent", 0)
     share = prepared_share(**given)
     claim = prepared_claim(share, **of_claim)
     return ShareView(claim=claim, share=share, device=None, **of_view)
