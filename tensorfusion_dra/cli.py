@@ -55,6 +55,7 @@ VERBS: Final = (
     ),
     Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),
     Verb("top", module="top", help="show the cluster's GPUs, what is free, and who has the rest"),
+    Verb("resize", module="resize", help="change the limits of a claim while its containers run"),
     Verb("why", module="why.command", help="explain why a pod waits for GPUs, and what would help"),
     Verb(
         "teardown-check",

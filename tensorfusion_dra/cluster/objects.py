@@ -75,6 +75,7 @@ _CLAIM: Final[Projection] = {
         "reservedFor": [dict],
     },
 }
+_IDENTITY: Final[Projection] = {"metadata!": {"name!": str, "namespace!": str, "uid!": str}}
 _CONTAINER: Final[Projection] = {
     "name": str,
     "restartPolicy": str,
@@ -126,6 +127,23 @@ class ApiClaims:
             keep,
             permission="list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0",
         ).items
+
+    def watch(
+        self,
+        labels: str,
+        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
+        on_event: Callable[[str, Mapping[str, Any]], None],
+    ) -> Watch:
+        """Return a watch of the identities of claims with these labels, for a thread of its own."""
+        return Watch(
+            self._api,
+            resource_path("resourceclaims"),
+            _IDENTITY,
+            selector="",
+            labels=labels,
+            on_list=on_list,
+            on_event=on_event,
+        )
 
     def of_namespace(
         self, name: str, keep: Projection, *, wait_seconds: float

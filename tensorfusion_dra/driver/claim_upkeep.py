@@ -247,16 +247,17 @@ class Upkeep:
         self._status.forget(record.ref.uid)
         raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
 
-    def update(self, changed: Sequence[PreparedClaim]) -> None:
+    def update(self, changed: Sequence[PreparedClaim], deadline: float = AT_ONCE) -> None:
         """Update files, enforcers and statuses of claims whose limits changed.
 
-        What an enforcer cannot do at once is left for later, so that no other claim waits for it. A
+        What an enforcer cannot do until the deadline is left for later. By default it waits for
+        nothing, so that no other claim waits for it. A
         failure is logged: the claim's own next call, or recovery, repeats it. The status says so
         if its enforcer refuses the limits.
         """
         for record in changed:
             try:
-                self.apply(self.report(self.write(record)), AT_ONCE)
+                self.apply(self.report(self.write(record)), deadline)
             except (ClaimError, RetryableError) as error:
                 log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
                 if isinstance(error, ClaimError):

@@ -51,6 +51,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.ports import ClaimStatus
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import (
@@ -94,6 +95,7 @@ class _Known:
         entries: Hash of the entries last written; None if none were, or if a write may or may not
             have been made.
         refused: Delays after the API server refused this status.
+        resize: What the claim's annotations ask for while it runs, and since when; None if nothing.
     """
 
     claim: PreparedClaim
@@ -103,6 +105,7 @@ class _Known:
     reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
     entries: int | None = None
+    resize: tuple[Resize, datetime] | None = None
 
     def update_readiness(
         self,
@@ -199,6 +202,15 @@ class StatusReporter:
         """
         self._report(claim, None)
 
+    def report_resize(self, claim: PreparedClaim, found: Resize) -> bool:
+        """Queue what came of a change of the claim's limits; return False if it is known."""
+        with self._changed:
+            known = self._known.get(claim.ref.uid)
+            if known and known.resize and known.resize[0] == found:
+                return False
+        self._report(claim, None, resize=found)
+        return True
+
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
         if self._enforcement is not None:
@@ -217,7 +229,9 @@ class StatusReporter:
         while (waiting := self._next()) is not None:
             self._write(waiting)
 
-    def _report(self, claim: PreparedClaim, reason: str | None) -> None:
+    def _report(
+        self, claim: PreparedClaim, reason: str | None, *, resize: Resize | None = None
+    ) -> None:
         """Queue a record; None keeps the last reason, and has the status written in any case."""
         if not claim.shares:
             return
@@ -230,6 +244,8 @@ class StatusReporter:
             elif reason == known.reason and claim.shares == known.claim.shares:
                 return
             known.claim = claim
+            if resize is not None:
+                known.resize = resize, self._now()
             known.due = min(self._clock(), known.due)
             if reason is None:
                 known.due = -math.inf
@@ -276,7 +292,7 @@ class StatusReporter:
         claim, ref = known.claim, known.claim.ref
         readiness = known.update_readiness(claim, self._unhealthy(), self._now)
         current = self._enforcement.current(claim) if self._enforcement else ()
-        entries = device_status.status(claim, readiness, current, self._used(ref.uid))
+        entries = device_status.status(claim, readiness, current, self._used(ref.uid), known.resize)
         hashed = hash(str(entries))
         if hashed == known.entries:
             return

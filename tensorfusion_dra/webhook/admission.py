@@ -27,7 +27,7 @@ from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import PodContainer
 from tensorfusion_dra.core.admission.pod_request import AnnotationError, PodRequest
 from tensorfusion_dra.core.cel import user_guide
-from tensorfusion_dra.core.claims import isolation
+from tensorfusion_dra.core.claims import isolation, resize
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.ports import Objects, Pods
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
@@ -342,7 +342,12 @@ class AdmissionRules:
 
         A pod exists before its claim. If the pod is missing, it was deleted and the claim is not
         needed, so the claim is refused. The claim controller handles that like any failure.
+
+        A change of a claim's limits gets the label by which its node sees it.
         """
+        if asked.operation == "UPDATE" and not asked.subresource:
+            changed = resize.labelled(asked.document)
+            return Decision(changed=changed) if changed != asked.document else PASSED
         if not asked.is_creation:
             return PASSED
         try:

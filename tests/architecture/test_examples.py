@@ -266,9 +266,11 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         **{("Mutating", str(each)): f"{reviews.MUTATE_PODS}/{each}" for each in Dialect},
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
+        ("Mutating", "changed-limits"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
         ("Validating", "enforced-quotas"): reviews.QUOTAS,
         ("Validating", "quotas"): reviews.QUOTAS,
+        ("Validating", "changed-quotas"): reviews.QUOTAS,
     }
     # Dialects come before the webhook that reads what they write.
     assert [name for kind, name in paths if kind == "Mutating"].index("pods") == len(Dialect)
@@ -458,21 +460,31 @@ def test_webhook_outage_blocks_pods_and_enforced_quotas_but_not_parameter_checks
         "quotas",
     }
     assert fails["enforced-quotas"] == fails["pods"] == fails["claims"] == "Fail"
+    assert fails["changed-limits"] == fails["changed-quotas"] == "Fail"
 
 
 def test_claims_are_sent_for_one_check_of_quotas_which_the_label_of_their_namespace_selects() -> (
     None
 ):
-    enforced, other = (webhooks()["Validating", name] for name in ("enforced-quotas", "quotas"))
-
-    (_, *of_one), (_, *of_other) = (
-        each.pop("namespaceSelector")["matchExpressions"] for each in (enforced, other)
-    )
+    every = {
+        name: webhooks()["Validating", name]
+        for name in ("enforced-quotas", "quotas", "changed-quotas")
+    }
     label = {"key": names.LABEL_QUOTA, "values": [names.QUOTA_ENFORCED]}
-    assert (of_one, of_other) == ([{**label, "operator": "In"}], [{**label, "operator": "NotIn"}])
-    assert enforced["sideEffects"] == "NoneOnDryRun"
-    different = {key for key in enforced if enforced[key] != other[key]}
-    assert different == {"name", "failurePolicy"}
+    found = {}
+    for name, each in every.items():
+        (_, selector), (rule,) = each["namespaceSelector"]["matchExpressions"], each["rules"]
+        assert {key: selector[key] for key in label} == label
+        found[name] = selector["operator"], tuple(rule["operations"]), each["failurePolicy"]
+
+    # Each operation in each namespace is reviewed once; a change never without the webhook.
+    assert found == {
+        "enforced-quotas": ("In", ("CREATE", "UPDATE"), "Fail"),
+        "quotas": ("NotIn", ("CREATE",), "Ignore"),
+        "changed-quotas": ("NotIn", ("UPDATE",), "Fail"),
+    }
+    assert {each["sideEffects"] for each in every.values()} == {"NoneOnDryRun"}
+    assert len({str(each["matchConditions"]) for each in every.values()}) == 1
 
 
 def test_quotas_webhook_may_write_an_event_except_in_a_dry_run() -> None:

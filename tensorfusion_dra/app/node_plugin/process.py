@@ -39,6 +39,7 @@ from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
+from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
@@ -61,6 +62,7 @@ from tensorfusion_dra.driver.publish import (
     ReadingLoop,
 )
 from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.driver.resize import ResizeFollower
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
@@ -255,6 +257,15 @@ class NodePlugin:
             self._upkeep,
             self._operations,
         )
+        self._resize = ResizeFollower(
+            claims,
+            self._store,
+            self._upkeep,
+            self._status,
+            catalog=self.catalog,
+            rules=rules,
+            events=self._events(),
+        )
         self._slices = ApiSlices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
@@ -327,6 +338,12 @@ class NodePlugin:
             "catalog-follower",
             CatalogFollower(self.catalog, self._store, self._upkeep, self._status, self._events()),
         )
+        if settings.resize:
+            supervisor.own("resize", self._resize)
+            of_node = f"{names.LABEL_NODE}={resize.node_label(settings.node_name)}"
+            follow = self._resize
+            watch_claims = ApiClaims(self._api).watch(of_node, follow.on_list, follow.on_event)
+            supervisor.own("resize-watch", watch_claims)
         supervisor.on_stop(self._enforcement.stop)
         report = self._status.report_changed
         supervisor.run(

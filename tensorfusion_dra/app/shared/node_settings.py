@@ -229,6 +229,10 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
         "multiple of the request.",
         span=(1, 100_000),
     )
+    resize: bool = setting(
+        True,
+        "Follow changes of limits on claims whose containers run (docs/use.md).",
+    )
     read_pods: bool = setting(
         True,
         "Read limits from pods' annotations.",

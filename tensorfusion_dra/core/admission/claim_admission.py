@@ -460,17 +460,25 @@ def with_annotations(
     Raises:
         ParameterError: They are malformed.
     """
-    annotated = share_policy.of_annotations(review.annotations_of(claim))
-    return [(frozenset(), annotated), *parameters(claim, requests, classes)]
+    annotations = review.annotations_of(claim)
+    lowest, limits = (
+        (frozenset[str](), read(annotations))
+        for read in (share_policy.of_annotations, share_policy.limits_of_annotations)
+    )
+    return [lowest, *parameters(claim, requests, classes, (limits,))]
 
 
 def parameters(
-    claim: Mapping[str, Any], requests: Iterable[tuple[str, Json]], classes: Classes
+    claim: Mapping[str, Any],
+    requests: Iterable[tuple[str, Json]],
+    classes: Classes,
+    over: Sequence[ParametersFor] = (),
 ) -> list[ParametersFor]:
     """Return the parameters of a claim and its classes; those that a later one replaces first.
 
     Args:
         requests: The claim's, with their alternatives.
+        over: What replaces all but those of classes that claims do not override.
 
     Raises:
         ParameterError: The claim's own are malformed.
@@ -486,7 +494,7 @@ def parameters(
         if opaque.get("driver") == names.DRIVER:
             chosen = frozenset(map(str, as_list(config.get("requests"))))
             lower.append((chosen, share_policy.parse(opaque.get("parameters"), trusted=False)))
-    return lower + upper
+    return [*lower, *over, *upper]
 
 
 def merged(every: Iterable[ParametersFor], request: str) -> ShareParameters:

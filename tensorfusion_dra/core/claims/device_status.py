@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import device as device_facts
@@ -22,6 +24,7 @@ REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
 REASON_UNHEALTHY: Final = "GPUUnhealthy"
 REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
 CONDITION_ENFORCED: Final = "LimitsEnforced"
+CONDITION_CHANGED: Final = "LimitChanged"
 _MAX_MESSAGE: Final = 4096
 _STATUS: Final = {State.ENFORCED: "True", State.NOT_ENFORCED: "False", State.UNKNOWN: "Unknown"}
 
@@ -55,6 +58,7 @@ def status(
     readiness: Mapping[str, Readiness],
     current: Sequence[CurrentVerdict] = (),
     used: Sequence[Used | None] = (),
+    resized: tuple[Resize, datetime] | None = None,
 ) -> list[Entry]:
     """Return the entries of ``status.devices`` for the claim's devices, one for each.
 
@@ -68,6 +72,8 @@ def status(
         readiness: By device name; one for each of the claim's devices.
         current: Whether the limits of each of the claim's shares hold; empty to leave this out.
         used: What each of the shares uses; empty to leave this out.
+        resized: What the claim's annotations ask for while it runs, and since when; None if
+            nothing.
     """
     by_key: dict[
         tuple[str, str, str | None], tuple[PreparedShare, CurrentVerdict | None, Used | None]
@@ -79,8 +85,26 @@ def status(
         if key not in by_key or by_key[key][0].admin_access:
             by_key[key] = (share, current[index] if current else None, used[index])
     return [
-        _entry(share, readiness[share.device], holds, own) for share, holds, own in by_key.values()
+        _with_resize(_entry(share, readiness[share.device], holds, own), share, resized)
+        for share, holds, own in by_key.values()
     ]
+
+
+def _with_resize(
+    entry: Entry, share: PreparedShare, resized: tuple[Resize, datetime] | None
+) -> Entry:
+    """Return an entry with what came of a change of the share's limits."""
+    if resized is None or share.admin_access:
+        return entry
+    found, since = resized
+    reason, text = found.outcome(share)
+    status = "True" if reason == resize.GRANTED else "False"
+    condition = _condition(CONDITION_CHANGED, status, reason, text[:_MAX_MESSAGE], since=since)
+    return {
+        **entry,
+        "data": {**entry["data"], "asked": dict(found.asked)},
+        "conditions": [*entry["conditions"], condition],
+    }
 
 
 def awaiting(claim: Mapping[str, Any], node_name: str = "") -> list[Mapping[str, Any]]:

@@ -2,11 +2,11 @@
 
 Each value comes from the first source that sets it:
 
-1. the claim's parameters (GpuShare);
-2. the DeviceClass's parameters, which come before the claim's if the class says
-   `overridable: false`;
-3. annotations: those of the claim, or those of its pods if the claim has none for shares;
-4. the node's defaults. A limit has no default: None means the amount that the share consumes.
+1. the claim's annotations for limits, which may change while its containers run (resize.py);
+2. the claim's parameters (GpuShare);
+3. the DeviceClass's parameters, which come before both if the class says `overridable: false`;
+4. annotations: those of the claim, or those of its pods if the claim has none for shares;
+5. the node's defaults. A limit has no default: None means the amount that the share consumes.
 
 Only a DeviceClass can turn the limiter off, or name amounts for requests that name none, which the
 webhook fills in (core/admission/class_admission.py).
@@ -176,6 +176,16 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
     return ShareParameters(**found)
 
 
+def limits_of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
+    """Parse the limits alone that a claim's annotations set.
+
+    Raises:
+        ParameterError: Some annotations are malformed; the text lists all errors.
+    """
+    found = of_annotations(annotations)
+    return ShareParameters(tflops_limit=found.tflops_limit, vram_limit=found.vram_limit)
+
+
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
     """Return the parameters of a claim that several pods share: the smallest of each limit.
 
@@ -305,7 +315,11 @@ def of_claim(
         for config in claim.configs
         if any(_is_for(config, allocation) for allocation in claim.allocations)
     ]
-    merged = [_merged(parsed, allocation) for allocation in claim.allocations]
+    try:
+        limits = limits_of_annotations(claim.annotations)
+    except ParameterError as error:
+        raise ClaimError(f"claim {claim.ref}: annotation {error}") from error
+    merged = [_merged(parsed, allocation, limits) for allocation in claim.allocations]
     sources: dict[str, Mapping[str, str]] = {}
     if names.SHARE_ANNOTATIONS & claim.annotations.keys():
         sources = {"annotation": claim.annotations}
@@ -351,15 +365,22 @@ def _parsed(claim: AllocatedClaim, config: OpaqueConfig) -> ShareParameters:
 
 
 def _merged(
-    parsed: Iterable[tuple[OpaqueConfig, ShareParameters]], allocation: Allocation
+    parsed: Iterable[tuple[OpaqueConfig, ShareParameters]],
+    allocation: Allocation,
+    limits: ShareParameters,
 ) -> tuple[ShareParameters, ShareParameters]:
-    """Return the parameters of the class for one share, and those of class and claim together."""
+    """Return the parameters of the class for one share, and those of class and claim together.
+
+    Args:
+        limits: Those of the claim's annotations.
+    """
     of_class = of_claim = ShareParameters()
     for config, parameters in parsed:
         if _is_for(config, allocation) and config.trusted:
             of_class = parameters.over(of_class)
         elif _is_for(config, allocation):
             of_claim = parameters.over(of_claim)
+    of_claim = limits.over(of_claim)
     if of_class.overridable is False:
         return of_class, of_class.over(of_claim)
     return of_class, of_claim.over(of_class)

@@ -94,6 +94,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "health_taint": "NoExecute",
         "device_metadata": "true",
         "default_compute_limit": "card",
+        "resize": "false",
         "health_address": ":1",
         "metrics_address": "127.0.0.1:1",
     }
