@@ -93,16 +93,16 @@ class _Known:
             no transition.
         entries: Hash of the entries last written; None if none were, or if a write may or may not
             have been made.
-        refused: Delays after the API server refused this status.
+        refused: Delays after the API server refused this status; None until then.
     """
 
     claim: PreparedClaim
     since: datetime
-    refused: Backoff
     due: float = math.inf
     reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
     entries: int | None = None
+    refused: Backoff | None = None
 
     def update_readiness(
         self,
@@ -151,8 +151,7 @@ class StatusReporter:
         claim_status: Stores the entries.
         calls: The kubelet's calls; writes avoid them. None if this process answers none.
         unhealthy: Returns the unhealthy devices by name.
-        enforcement: Knows whether limits hold, and is told which claims there are; None leaves
-            this out of the statuses.
+        enforcement: Knows whether limits hold; None leaves this out of the statuses.
         used: Returns what each share of the claim with this UID uses; () for nothing.
         now: Returns the wall clock's time, for lastTransitionTime.
         retry_seconds: Pause after a first failure; it doubles with each further one in a row.
@@ -178,18 +177,32 @@ class StatusReporter:
         self._ends: float | None = None  # time of the last write; None until stop()
         self._known: dict[str, _Known] = {}  # by claim UID
 
-    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+    def report(self, claim: PreparedClaim, *, reason: str | None = "") -> None:
         """Queue the claim's status to be written; never wait for the API server.
 
         Nothing happens if the same shares were reported last, with the same reason.
 
         Args:
             claim: As it is prepared now.
-            reason: Why its limits cannot be enforced; "" if they can be.
+            reason: Why its limits cannot be enforced; "" if they can be. None keeps the last one,
+                and has the status written before others.
         """
-        if self._enforcement is not None:
-            self._enforcement.watch(claim)
-        self._report(claim, reason)
+        if not claim.shares:
+            return
+        uid = claim.ref.uid
+        with self._changed:
+            known = self._known.get(uid)
+            if known is None:
+                known = self._known[uid] = _Known(claim=claim, since=self._now())
+            elif reason == known.reason and claim.shares == known.claim.shares:
+                return
+            known.claim = claim
+            known.due = min(self._clock(), known.due)
+            if reason is None:
+                known.due = -math.inf
+            else:
+                known.reason = reason
+            self._changed.notify()
 
     def report_changed(self, claim: PreparedClaim) -> None:
         """Queue the status of a claim before others, because its state changed and its record did
@@ -197,12 +210,10 @@ class StatusReporter:
 
         The health of a GPU of it has changed, or whether its limits hold.
         """
-        self._report(claim, None)
+        self.report(claim, reason=None)
 
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
-        if self._enforcement is not None:
-            self._enforcement.forget(claim_uid)
         with self._changed:
             self._known.pop(claim_uid, None)
 
@@ -216,26 +227,6 @@ class StatusReporter:
         """Write statuses until stopped."""
         while (waiting := self._next()) is not None:
             self._write(waiting)
-
-    def _report(self, claim: PreparedClaim, reason: str | None) -> None:
-        """Queue a record; None keeps the last reason, and has the status written in any case."""
-        if not claim.shares:
-            return
-        uid = claim.ref.uid
-        with self._changed:
-            known = self._known.get(uid)
-            if known is None:
-                known = _Known(claim=claim, since=self._now(), refused=self._backoff())
-                self._known[uid] = known
-            elif reason == known.reason and claim.shares == known.claim.shares:
-                return
-            known.claim = claim
-            known.due = min(self._clock(), known.due)
-            if reason is None:
-                known.due = -math.inf
-            else:
-                known.reason = reason
-            self._changed.notify()
 
     def _next(self) -> _Known | None:
         """Wait until a record may be written, and return it; None once stopped."""
@@ -296,7 +287,9 @@ class StatusReporter:
                         f"{error}",
                     )
             else:
-                backoff = known.refused if is_of_claim else self._outage
+                backoff = self._outage
+                if is_of_claim:
+                    backoff = known.refused = known.refused or self._backoff()
                 seconds = backoff.failed(at_least=error.after_seconds)
                 self._throttle.warn(
                     "status_retried",
@@ -312,7 +305,7 @@ class StatusReporter:
                 known.due = min(known.due, due)  # a newer record may wait already
         else:
             self._outage.succeeded()
-            known.refused.succeeded()
+            known.refused = None
             self._throttle.over()
             known.entries = hashed
             event = "status_reported" if written else "status_skipped"
