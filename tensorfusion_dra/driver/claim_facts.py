@@ -169,7 +169,6 @@ class FactsReader:
             enforcer=enforcer,
             hard_needs="" if choice.enforces_hard else registered.HARD_NEEDS,
             none_found=choice.none_found,
-            missing=choice.missing,
             unenforced=choice.unenforced,
             rules=self.rules,
             boot_id=self.boot_id,

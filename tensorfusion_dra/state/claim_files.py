@@ -190,19 +190,6 @@ def _clear(path: Path) -> None:
         path.rmdir()
 
 
-def missing(needs: Needs) -> str:
-    """Return which file or socket is missing, and what was found there; "" if none is."""
-    for file in needs.files:
-        try:
-            Path(file).stat()
-        except OSError as error:
-            return f"{file}: {error.strerror or error}"
-    for socket in needs.sockets:
-        if reason := unix_sockets.reason(socket):
-            return f"{socket}: {reason}"
-    return ""
-
-
 class HostFiles:
     """Files and folders of the host that an enforcer needs, under the same paths as on the host.
 
@@ -217,9 +204,18 @@ class HostFiles:
         """
         self._root = root
 
-    def missing(self, needs: Needs) -> str:
-        """See missing()."""
-        return missing(needs)
+    @staticmethod
+    def missing(needs: Needs) -> str:
+        """Return which file or socket is missing, and what was found there; "" if none is."""
+        for file in needs.files:
+            try:
+                Path(file).stat()
+            except OSError as error:
+                return f"{file}: {error.strerror or error}"
+        for socket in needs.sockets:
+            if reason := unix_sockets.reason(socket):
+                return f"{socket}: {reason}"
+        return ""
 
     def has(self, needs: Needs) -> bool:
         """Return True if the folders and texts are there, so that provide() has nothing to do."""

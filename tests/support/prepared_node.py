@@ -188,7 +188,6 @@ class Setup:
             {enforcer.name: enforcer},
             is_auto=False,
             is_required=self.required is not None,
-            missing=self.host_files.missing,
             now=utc_now,
         )
 
