@@ -121,12 +121,6 @@ class Fields:
             self.errors.append(FieldError(self.path_of(key), Reason.INVALID, str(error)))
             return default
 
-    def read_all(
-        self, readers: Mapping[str, tuple[str, Callable[[Any], object]]]
-    ) -> dict[str, Any]:
-        """Return read() of a key with a parser, None by default, for each name."""
-        return {name: self.read(key, parse, None) for name, (key, parse) in readers.items()}
-
     def inner(self, key: str) -> "Fields":
         """Return the fields of an object in this one; an absent or null object is empty."""
         found = self.found.get(key)
