@@ -231,7 +231,7 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
-    exactly = {**untyped_json.copied(template), "allocationMode": "ExactCount", "count": 1}
+    exactly = {**template, "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
         expression = user_guide.translate(wanted.expression).strip()
