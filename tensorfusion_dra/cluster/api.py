@@ -353,7 +353,7 @@ class Api:
             wait_seconds=wait_seconds,
             permission=permission,
         ) as text:
-            return _kept(projected(untyped_json.parse(text), dict), keep)
+            return _kept(untyped_json.parse(text), keep)
 
     def annotations(
         self, path: str, keep: Projection, *, wait_seconds: float, permission: str = ""
@@ -726,7 +726,7 @@ def _identity(head: str) -> dict[str, str]:
     return dict(reversed(_IDENTITY.findall(head)))  # the first of each
 
 
-def _kept(found: dict[str, Any], keep: Projection) -> dict[str, Any]:
+def _kept(found: object, keep: Projection) -> dict[str, Any]:
     """Return what is kept of an object.
 
     Raises:

@@ -200,7 +200,7 @@ def _annotated(claim: Json, share: ShareParameters) -> Json:
     metadata = claim.setdefault("metadata", {})
     metadata["annotations"] = {
         names.ANNOTATION_TFLOPS_LIMIT: "0",
-        **as_map(metadata.get("annotations")),
+        **(metadata.get("annotations") or {}),
         **{name: str(value) for name, value in found.items() if value is not None},
     }
     return claim

@@ -163,15 +163,17 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
         ParameterError: Some annotations are malformed; the text lists all errors.
     """
     fields = Fields(annotations)
-    found = ShareParameters(
-        tflops_limit=fields.read(names.ANNOTATION_TFLOPS_LIMIT, tflops_limit, None),
-        vram_limit=fields.read(names.ANNOTATION_VRAM_LIMIT, vram_limit, None),
-        isolation=fields.read(names.ANNOTATION_ISOLATION, isolation, None),
-        qos=fields.read(names.ANNOTATION_QOS, qos, None),
+    found = fields.read_all(
+        {
+            "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, tflops_limit),
+            "vram_limit": (names.ANNOTATION_VRAM_LIMIT, vram_limit),
+            "isolation": (names.ANNOTATION_ISOLATION, isolation),
+            "qos": (names.ANNOTATION_QOS, qos),
+        }
     )
     if fields.errors:
         raise ParameterError(fields.errors)
-    return found
+    return ShareParameters(**found)
 
 
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:

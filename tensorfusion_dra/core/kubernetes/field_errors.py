@@ -95,10 +95,11 @@ class Fields:
         self, found: object, *, path: str = "", errors: list[FieldError] | None = None
     ) -> None:
         self.errors: Final = [] if errors is None else errors
-        self.found: Final = untyped_json.as_map(found)
         self._path: Final = path
         if not isinstance(found, Mapping):
             self.errors.append(wrong(path, found, "an object"))
+            found = {}
+        self.found: Final[Mapping[str, object]] = found
 
     def path_of(self, key: str) -> str:
         """Return the path of a field; a key that is not a plain name stands in brackets."""
@@ -120,6 +121,12 @@ class Fields:
         except (ValueError, DriverError) as error:
             self.errors.append(FieldError(self.path_of(key), Reason.INVALID, str(error)))
             return default
+
+    def read_all(
+        self, readers: Mapping[str, tuple[str, Callable[[Any], object]]]
+    ) -> dict[str, Any]:
+        """Return read() of a key with a parser, None by default, for each name."""
+        return {name: self.read(key, parse, None) for name, (key, parse) in readers.items()}
 
     def inner(self, key: str) -> "Fields":
         """Return the fields of an object in this one; an absent or null object is empty."""
