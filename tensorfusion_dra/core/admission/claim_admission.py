@@ -254,8 +254,8 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         # Without the template's amounts either, a claim takes whole cards.
         if not (wanted.whole and name.removeprefix(f"{names.DRIVER}/") in names.CAPACITIES)
     } | {
-        VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
-        for name, amount in wanted.amounts().items()
+        VIRTUAL_OF[name] if wanted.is_virtual else name: text
+        for name, text in quantity.texts(wanted.amounts()).items()
     }
     if amounts:
         exactly["capacity"] = {"requests": amounts}
