@@ -28,14 +28,14 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import structlog
@@ -353,7 +353,7 @@ class Api:
             wait_seconds=wait_seconds,
             permission=permission,
         ) as text:
-            return _kept(projected(untyped_json.parse(text), dict), keep)
+            return _kept(untyped_json.parse(text), keep)
 
     def annotations(
         self, path: str, keep: Projection, *, wait_seconds: float, permission: str = ""
@@ -393,7 +393,7 @@ class Api:
         with ExitStack() as stack:
             try:
                 answer = self.send(method, path, **request)
-                turn = stack.enter_context(_Turn(self._large, answer))
+                turn = stack.enter_context(closing(_Turn(self._large, answer.connection.deadline)))
                 text = answer.body(cut_at=cut_at, on_large=turn.take)
             except (HTTPException, OSError, ValueError) as error:
                 raise self._unanswered(method, path, error) from error
@@ -482,7 +482,7 @@ class Api:
                 answer = self.send(
                     "GET", path, query=page, wait_seconds=seconds, permission=permission
                 )
-                with _Turn(self._large, answer) as turn:
+                with closing(_Turn(self._large, answer.connection.deadline)) as turn:
                     stream = ItemStream(answer.pieces(), on_large=turn.take)
                     for item in stream:
                         if isinstance(item, PassedOver):
@@ -491,7 +491,7 @@ class Api:
                             found += self.reduced(path, item, keep)
                         else:  # a proxy in between may be broken
                             raise UnreadableError(f"GET {path}: found an item that is no object")
-                        turn.leave()
+                        turn.close()
             except (HTTPException, OSError) as error:
                 raise self._unanswered("GET", path, error) from error
             except ValueError as error:
@@ -565,7 +565,7 @@ class Api:
                 for number, part in enumerate(piece.split(b"\n")):
                     if number:  # the line before is complete
                         answer.connection.deadline.renew(silent_seconds)
-                        with _Turn(self._large, answer) as turn:
+                        with closing(_Turn(self._large, answer.connection.deadline)) as turn:
                             yield from self._event_of(path, line, turn)
                         line, length = bytearray(), 0
                     length += len(part)
@@ -726,7 +726,7 @@ def _identity(head: str) -> dict[str, str]:
     return dict(reversed(_IDENTITY.findall(head)))  # the first of each
 
 
-def _kept(found: dict[str, Any], keep: Projection) -> dict[str, Any]:
+def _kept(found: object, keep: Projection) -> dict[str, Any]:
     """Return what is kept of an object.
 
     Raises:
@@ -889,17 +889,17 @@ class Answer:
             socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
 
 
+@dataclass(slots=True)
 class _Turn:
     """Permission to hold a large object, which few threads have at a time.
 
-    It is taken while the object arrives, once that is known to be large, and given back with the
-    end of the block at the latest.
+    It is taken while the object arrives, once that is known to be large, and given back by close()
+    at the latest.
     """
 
-    def __init__(self, free: BoundedSemaphore, answer: Answer) -> None:
-        self._free = free
-        self._deadline = answer.connection.deadline
-        self._is_taken = False
+    free: BoundedSemaphore
+    deadline: "Deadline"
+    is_taken: bool = False
 
     def take(self) -> None:
         """Wait for the permission, unless this already has it.
@@ -907,21 +907,15 @@ class _Turn:
         Raises:
             TimeoutError: The time of the answer is over.
         """
-        if not self._is_taken and not self._free.acquire(timeout=self._deadline.seconds_left()):
+        if not self.is_taken and not self.free.acquire(timeout=self.deadline.seconds_left()):
             raise TimeoutError
-        self._is_taken = True
+        self.is_taken = True
 
-    def leave(self) -> None:
-        """Give the permission back, if this has it."""
-        if self._is_taken:
-            self._is_taken = False
-            self._free.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
+    def close(self) -> None:
+        """Give the permission back, if this has it; it may be taken again."""
+        if self.is_taken:
+            self.is_taken = False
+            self.free.release()
 
 
 class Deadline:

@@ -274,7 +274,7 @@ class ApiPods:
             wait_seconds=wait_seconds,
             permission="get pods or, in a node plugin, --read-pods turned off",
         )
-        return found if map_at(found, "metadata").get("uid") == pod.uid else None
+        return found if found.get("metadata", {}).get("uid") == pod.uid else None
 
 
 def has_priority_class(api: Api, name: str, wait_seconds: float) -> bool:

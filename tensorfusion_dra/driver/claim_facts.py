@@ -131,7 +131,7 @@ class FactsReader:
         """
         catalog = self.catalog_for(claim.ref, deadline)
         wanted = {allocation.device for allocation in claim.allocations}
-        self.check_present(claim.ref, wanted)
+        check_present(claim.ref, wanted, catalog)
         used = self.other_users.holders(device.gpu for device in catalog.devices)
         for allocation in claim.allocations:
             if allocation.device in used and not allocation.admin_access:
@@ -169,7 +169,6 @@ class FactsReader:
             enforcer=enforcer,
             hard_needs="" if choice.enforces_hard else registered.HARD_NEEDS,
             none_found=choice.none_found,
-            missing=choice.missing,
             unenforced=choice.unenforced,
             rules=self.rules,
             boot_id=self.boot_id,
@@ -195,29 +194,6 @@ class FactsReader:
         if catalog is None:
             raise RetryableError(f"claim {ref}: {self.catalog.reason_missing}")
         return catalog
-
-    def check_present(self, ref: ClaimRef, devices: Iterable[str]) -> None:
-        """Check that none of the devices is absent or has its NVIDIA driver replaced.
-
-        Another unhealthy card passes: the claim tolerates the taint, or was allocated before it. No
-        container can use an absent card, and one that used the driver would keep it loaded.
-
-        Args:
-            ref: The claim, for the error text.
-            devices: Their names.
-
-        Raises:
-            RetryableError: One of the devices cannot be used now.
-        """
-        if (catalog := self.catalog.current()) is None:
-            return
-        for device in devices:
-            unhealthy = catalog.unhealthy.get(device)
-            if unhealthy is not None and (
-                device in catalog.absent or unhealthy.worst.kind is ProblemKind.REPLACED
-            ):
-                text = unhealthy.worst.text
-                raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
     def today(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
         """Return the record with the device nodes and mounts of this boot.
@@ -324,3 +300,26 @@ class FactsReader:
                 )
             found |= resource_claims.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))
+
+
+def check_present(ref: ClaimRef, devices: Iterable[str], catalog: Catalog) -> None:
+    """Check that none of the devices is absent or has its NVIDIA driver replaced.
+
+    Another unhealthy card passes: the claim tolerates the taint, or was allocated before it. No
+    container can use an absent card, and one that used the driver would keep it loaded.
+
+    Args:
+        ref: The claim, for the error text.
+        devices: Their names.
+        catalog: The node's cards.
+
+    Raises:
+        RetryableError: One of the devices cannot be used now.
+    """
+    for device in devices:
+        unhealthy = catalog.unhealthy.get(device)
+        if unhealthy is not None and (
+            device in catalog.absent or unhealthy.worst.kind is ProblemKind.REPLACED
+        ):
+            text = unhealthy.worst.text
+            raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")

@@ -45,6 +45,9 @@ class NodeFiles:
 
     They depend on a claim's record alone, so they can be rebuilt from it at any time: CDI specs,
     limits documents, device metadata, and what the enforcer needs on the host.
+
+    Attributes:
+        host_files: What enforcers need on the host.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class NodeFiles:
         self._specs = specs
         self._limits = limits
         self._metadata = metadata
-        self._host_files = host_files
+        self.host_files: Final = host_files
         self._enforcers = enforcers
         self._claims_roots = [each.claims_root for each in enforcers.values() if each.claims_root]
 
@@ -79,12 +82,12 @@ class NodeFiles:
             claim = newest
             needs, made = self._made(claim)
             differing = claim_files.differing(made)
-            if self._host_files.has(needs) and not differing:
+            if self.host_files.has(needs) and not differing:
                 return claim, 0
             with store.transaction() as records:
                 newest = records.get(claim.ref.uid)
                 if newest == claim:
-                    self._host_files.provide(needs)
+                    self.host_files.provide(needs)
                     claim_files.write(differing)
                     return newest, len(differing)
         return None, 0
@@ -97,7 +100,7 @@ class NodeFiles:
         uid, enforcer = claim.ref.uid, enforcer_rules.of_claim(claim, self._enforcers)
         needs = enforcer.needs(claim)
         spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
-        if missing := self._host_files.missing(needs):
+        if missing := self.host_files.missing(needs):
             raise RetryableError(choice.missing_error(enforcer, missing))
         described = device_metadata.documents(claim, claim.metadata) if claim.metadata else {}
         return needs, (
@@ -135,9 +138,9 @@ class NodeFiles:
         folder = self.pod_folder(claim) if claim else ""
         beside = (other for other in recorded if folder and other.ref.uid != claim_uid)
         if folder and all(self.pod_folder(other) != folder for other in beside):
-            self._host_files.remove(folder)
+            self.host_files.remove(folder)
         for root in self._claims_roots:
-            self._host_files.remove(f"{root}/{claim_uid}")
+            self.host_files.remove(f"{root}/{claim_uid}")
 
     def remove_unfinished(self) -> None:
         """Remove temporary files of crashed writes; a write that is running starts again.
@@ -150,7 +153,7 @@ class NodeFiles:
 
     def delete_removed(self) -> Sequence[str]:
         """Delete what is left of removed folders; return why some of it cannot be deleted."""
-        return self._host_files.delete_removed()
+        return self.host_files.delete_removed()
 
     def remains(self, claim_uid: str) -> Remains | None:
         """Return what the claim's limits document says; None if there is none of this claim.
@@ -178,7 +181,7 @@ class NodeFiles:
         Raises:
             RetryableError: A folder cannot be read.
         """
-        folders = [self._host_files.names(root) for root in self._claims_roots]
+        folders = [self.host_files.names(root) for root in self._claims_roots]
         described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claim_rules.is_uid, found))
@@ -211,7 +214,9 @@ class Upkeep:
             RetryableError: Nothing on the node would enforce the limits now.
         """
         enforcer = enforcer_rules.of_claim(record, self._enforcers)
-        return admit.enforceable(record, enforcer, enforcer.needs(record), facts)
+        if missing := self.files.host_files.missing(enforcer.needs(record)):
+            missing = choice.missing_error(enforcer, missing)
+        return admit.enforceable(record, enforcer, missing, facts)
 
     def write(self, record: PreparedClaim) -> PreparedClaim:
         """Write the claim's files; return the record from which they are made.

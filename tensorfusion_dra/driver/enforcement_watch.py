@@ -5,15 +5,16 @@ Where limits may be lost while containers run, they are applied again before. Th
 are those in the claim's status. They are replaced when a state or a reason changes, not when only a
 text does.
 
-- A new claim: watch(). Its first verdict is made when its status is written for the first time, and
-  goes with that write. So there is no further request for it.
+- A new claim: its first verdict is made when its status is written for the first time, and goes
+  with that write. So there is no further request for it.
 - A changed verdict: its status is queued (status.py), a line is logged, and its pods get an Event
   when the limits stop holding and when they hold again (EnforcementAnnouncer). Limits that
   stop holding are reported at once. Other changes are reported at most once a minute and claim, so
   that an enforcer that comes and goes does not flood the API server.
-- A claim from before this process: sync(). Its current verdicts were kept in a file, so that a
-  restart of the driver writes no status again.
-- An unprepared claim: forget().
+- A claim from before this process: its current verdicts were kept in a file, so that a restart of
+  the driver writes no status again.
+
+Which claims there are is read from the records, at each check and when a status is written.
 
 Where the use of the cards is observed (use_watch.py), a share that was seen to be over its limit is
 not enforced, whatever the evidence says.
@@ -25,7 +26,7 @@ check. When it runs again, the same happens once more, but not before the minute
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -41,6 +42,7 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer, Records
 from tensorfusion_dra.core.claims.ports import Events
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state import saved_state
@@ -74,7 +76,7 @@ class WatchedLimits:
     claim: PreparedClaim
     limits_since: float
     current: tuple[CurrentVerdict, ...] | None = None
-    is_shown: bool = True
+    is_shown: bool = False
     settled_until: float = -math.inf
     is_warned: bool = False
 
@@ -117,7 +119,6 @@ def _watched_before(claim: PreparedClaim, kept: object) -> WatchedLimits:
             status is written again, since nobody knows what it shows.
     """
     watched = WatchedLimits(claim=claim, limits_since=-math.inf)
-    watched.is_shown = not watched.needs_evidence
     if not isinstance(kept, list) or len(kept) != len(claim.shares):
         return watched
     try:
@@ -215,55 +216,44 @@ class EnforcementWatch:
         self._clock = clock
         self._now = now
         self._wakeup = Wakeup()
-        self._kept = saved.load() or {}
-        self._limiter_seen: object = self._kept.get(saved_state.LIMITER_SEEN)
+        kept = saved.load() or {}
+        self._limiter_seen: object = kept.get(saved_state.LIMITER_SEEN)
         # Of run()'s thread alone:
         self._throttle = LogThrottle(clock=clock)
         self._saved: Mapping[str, Any] | None = None
-        self._lock = Lock()  # guards all below
-        self._watched: dict[str, WatchedLimits] = {}  # by claim UID
-        self._absent: frozenset[str] = frozenset()
+        self._lock = Lock()  # guards _watched
+        self._watched = {  # by claim UID
+            claim.ref.uid: _watched_before(claim, kept.get(claim.ref.uid)) for claim in records()
+        }
 
-    def watch(self, claim: PreparedClaim) -> None:
-        """Watch a claim that was prepared, or whose record changed."""
-        with self._lock:
-            known = self._watched.get(claim.ref.uid)
-            if known is not None and known.claim is claim:
-                return
-            has_same_limits = known is not None and (
-                [each.limit for each in known.claim.shares] == [each.limit for each in claim.shares]
-            )
-            if known is None or len(known.claim.shares) != len(claim.shares):
-                known = WatchedLimits(claim=claim, limits_since=0.0)
-                self._watched[claim.ref.uid] = known
-            known.claim = claim
-            if not has_same_limits:
-                known.limits_since = self._clock()
+    def _read_records(self) -> None:
+        """Watch the claims that are recorded now, and no others; call it while the lock is held.
 
-    def forget(self, claim_uid: str) -> None:
-        """Stop watching a claim."""
-        with self._lock:
-            self._watched.pop(claim_uid, None)
-
-    def sync(self, recorded: Iterable[PreparedClaim]) -> None:
-        """Watch these claims and new ones, and no others: another instance may have changed any.
-
-        A claim is dropped once it was missing twice in a row, because it may have been prepared
-        after the records were read.
+        If they cannot be read now, those of the last reading remain.
         """
-        claims = {claim.ref.uid: claim for claim in recorded if claim.shares}
-        with self._lock:
-            for uid, claim in claims.items():
-                if uid not in self._watched:
-                    self._watched[uid] = _watched_before(claim, self._kept.get(uid))
-            absent = frozenset(self._watched.keys() - claims.keys())
-            for uid in absent & self._absent:
-                del self._watched[uid]
-            self._absent = absent
+        try:
+            recorded = self._records()
+        except RetryableError:
+            return
+        before, self._watched = self._watched, {}
+        for claim in recorded:
+            known = before.get(claim.ref.uid)
+            if known is None or len(known.claim.shares) != len(claim.shares):
+                known = WatchedLimits(claim=claim, limits_since=self._clock())
+            elif [each.limit for each in known.claim.shares] != [
+                each.limit for each in claim.shares
+            ]:
+                known.limits_since = self._clock()
+            known.claim = claim
+            self._watched[claim.ref.uid] = known
 
     def current(self, claim: PreparedClaim) -> Sequence[CurrentVerdict]:
-        """Return the current verdict for each share, for the claim's status; () if not watched."""
+        """Return the current verdict for each share, for the claim's status.
+
+        () if the claim is unprepared by now.
+        """
         with self._lock:
+            self._read_records()
             known = self._watched.get(claim.ref.uid)
             if known is None or len(known.claim.shares) != len(claim.shares):
                 return ()
@@ -318,13 +308,15 @@ class EnforcementWatch:
     ) -> None:
         """Check every claim once, report what changed, and save it for the next process."""
         with self._lock:
+            self._read_records()
             watched = [each for each in self._watched.values() if each.needs_evidence]
         for each in watched:
             claim = each.claim
             self._apply_again(claim)
             found = self._verdicts(each)
             with self._lock:
-                if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
+                self._read_records()
+                if self._watched.get(claim.ref.uid) is not each or each.claim != claim:
                     continue  # unprepared or changed meanwhile
                 is_changed = each.replace(found, self._now(), clock_seconds=self._clock())
                 is_due = is_changed or not each.is_shown

@@ -38,7 +38,7 @@ from tensorfusion_dra.core.claims.ports import ClaimSource
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.claim_facts import FactsReader
+from tensorfusion_dra.driver.claim_facts import FactsReader, check_present
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
@@ -110,7 +110,8 @@ class Preparer:
             log.warning("claim_reallocated", devices=[share.device for share in record.shares])
             self._remove(claim.ref)
             return None
-        self._facts.check_present(claim.ref, (share.device for share in record.shares))
+        if catalog := self._facts.catalog.current():
+            check_present(claim.ref, (share.device for share in record.shares), catalog)
         return self._updated(record, deadline, pods=claim.pods)
 
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:

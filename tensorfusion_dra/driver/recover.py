@@ -27,7 +27,7 @@ call does the same.
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Final
@@ -134,8 +134,6 @@ class Reconciler:
         status: StatusReporter,
         stale_claims: StaleClaimCollector,
         events: Events,
-        *,
-        on_recovered: Callable[[Sequence[PreparedClaim]], object],
     ) -> None:
         """Reconcile until stopped.
 
@@ -144,12 +142,10 @@ class Reconciler:
             status: Shows why the limits of claims are not enforced.
             stale_claims: Of this loop's thread alone.
             events: Of this loop's thread alone.
-            on_recovered: Called with all records after each reading of them.
 
         Raises:
             FatalError: A newer release has written a record.
         """
-        on_recovered(self._found.claims)
         backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
         # Random, so that not all nodes call the API server at the same moment after an update.
         collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
@@ -182,7 +178,6 @@ class Reconciler:
                 log.warning("recovery_retried", error=str(error))
             else:
                 self._log_recovery(self._found)
-                on_recovered(self._found.claims)
 
     def _show_reasons(self, status: StatusReporter) -> None:
         """Show in each claim's status why its limits are not enforced; clear it once they are."""

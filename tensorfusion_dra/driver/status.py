@@ -94,17 +94,17 @@ class _Known:
             no transition.
         entries: Hash of the entries last written; None if none were, or if a write may or may not
             have been made.
-        refused: Delays after the API server refused this status.
+        refused: Delays after the API server refused this status; None until then.
         resize: What the claim's annotations ask for while it runs, and since when; None if nothing.
     """
 
     claim: PreparedClaim
     since: datetime
-    refused: Backoff
     due: float = math.inf
     reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
     entries: int | None = None
+    refused: Backoff | None = None
     resize: tuple[Resize, datetime] | None = None
 
     def update_readiness(
@@ -154,8 +154,7 @@ class StatusReporter:
         claim_status: Stores the entries.
         calls: The kubelet's calls; writes avoid them. None if this process answers none.
         unhealthy: Returns the unhealthy devices by name.
-        enforcement: Knows whether limits hold, and is told which claims there are; None leaves
-            this out of the statuses.
+        enforcement: Knows whether limits hold; None leaves this out of the statuses.
         used: Returns what each share of the claim with this UID uses; () for nothing.
         now: Returns the wall clock's time, for lastTransitionTime.
         retry_seconds: Pause after a first failure; it doubles with each further one in a row.
@@ -181,18 +180,32 @@ class StatusReporter:
         self._ends: float | None = None  # time of the last write; None until stop()
         self._known: dict[str, _Known] = {}  # by claim UID
 
-    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+    def report(self, claim: PreparedClaim, *, reason: str | None = "") -> None:
         """Queue the claim's status to be written; never wait for the API server.
 
         Nothing happens if the same shares were reported last, with the same reason.
 
         Args:
             claim: As it is prepared now.
-            reason: Why its limits cannot be enforced; "" if they can be.
+            reason: Why its limits cannot be enforced; "" if they can be. None keeps the last one,
+                and has the status written before others.
         """
-        if self._enforcement is not None:
-            self._enforcement.watch(claim)
-        self._report(claim, reason)
+        if not claim.shares:
+            return
+        uid = claim.ref.uid
+        with self._changed:
+            known = self._known.get(uid)
+            if known is None:
+                known = self._known[uid] = _Known(claim=claim, since=self._now())
+            elif reason == known.reason and claim.shares == known.claim.shares:
+                return
+            known.claim = claim
+            known.due = min(self._clock(), known.due)
+            if reason is None:
+                known.due = -math.inf
+            else:
+                known.reason = reason
+            self._changed.notify()
 
     def report_changed(self, claim: PreparedClaim) -> None:
         """Queue the status of a claim before others, because its state changed and its record did
@@ -200,7 +213,7 @@ class StatusReporter:
 
         The health of a GPU of it has changed, or whether its limits hold.
         """
-        self._report(claim, None)
+        self.report(claim, reason=None)
 
     def report_resize(self, claim: PreparedClaim, found: Resize) -> bool:
         """Queue what came of a change of the claim's limits; return False if it is known."""
@@ -208,13 +221,13 @@ class StatusReporter:
             known = self._known.get(claim.ref.uid)
             if known and known.resize and known.resize[0] == found:
                 return False
-        self._report(claim, None, resize=found)
+            self.report(claim, reason=None)
+            if (known := self._known.get(claim.ref.uid)) is not None:
+                known.resize = found, self._now()
         return True
 
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
-        if self._enforcement is not None:
-            self._enforcement.forget(claim_uid)
         with self._changed:
             self._known.pop(claim_uid, None)
 
@@ -228,30 +241,6 @@ class StatusReporter:
         """Write statuses until stopped."""
         while (waiting := self._next()) is not None:
             self._write(waiting)
-
-    def _report(
-        self, claim: PreparedClaim, reason: str | None, *, resize: Resize | None = None
-    ) -> None:
-        """Queue a record; None keeps the last reason, and has the status written in any case."""
-        if not claim.shares:
-            return
-        uid = claim.ref.uid
-        with self._changed:
-            known = self._known.get(uid)
-            if known is None:
-                known = _Known(claim=claim, since=self._now(), refused=self._backoff())
-                self._known[uid] = known
-            elif reason == known.reason and claim.shares == known.claim.shares:
-                return
-            known.claim = claim
-            if resize is not None:
-                known.resize = resize, self._now()
-            known.due = min(self._clock(), known.due)
-            if reason is None:
-                known.due = -math.inf
-            else:
-                known.reason = reason
-            self._changed.notify()
 
     def _next(self) -> _Known | None:
         """Wait until a record may be written, and return it; None once stopped."""
@@ -312,7 +301,9 @@ class StatusReporter:
                         f"{error}",
                     )
             else:
-                backoff = known.refused if is_of_claim else self._outage
+                backoff = self._outage
+                if is_of_claim:
+                    backoff = known.refused = known.refused or self._backoff()
                 seconds = backoff.failed(at_least=error.after_seconds)
                 self._throttle.warn(
                     "status_retried",
@@ -328,7 +319,7 @@ class StatusReporter:
                 known.due = min(known.due, due)  # a newer record may wait already
         else:
             self._outage.succeeded()
-            known.refused.succeeded()
+            known.refused = None
             self._throttle.over()
             known.entries = hashed
             event = "status_reported" if written else "status_skipped"

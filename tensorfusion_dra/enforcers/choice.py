@@ -7,20 +7,17 @@ whether the enforcer is there. Whether a process loads its library shows only la
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs, Sign
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.device import Enforcement, Node
-from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.none import NoEnforcer
 
@@ -43,8 +40,6 @@ class EnforcerChoice:
         sign: Whether it is there.
         remedy: What to do about a bad verdict.
         none_found: Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise.
-        missing: Files and sockets that claims with limits need and that are not there: the error of
-            such a claim by path.
         unenforced: The error of a claim whose limits depend on a sign of the enforcer, where claims
             wait for one; "" if it is there.
     """
@@ -54,7 +49,6 @@ class EnforcerChoice:
     remedy: str
     none_found: str = ""
     enforces_hard: bool = True
-    missing: Mapping[str, str] = field(default_factory=dict)
     unenforced: str = ""
 
     def with_remedy(self, *, is_required: bool) -> Verdict:
@@ -136,7 +130,6 @@ class EnforcerChooser:
         is_real: bool = True,
         is_needed: bool = True,
         wait_seconds: float = 0.0,
-        missing: Callable[[Needs], str] = lambda _: "",
         on_change: Callable[[], None] = lambda: None,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
@@ -152,7 +145,6 @@ class EnforcerChooser:
                 missed.
             wait_seconds: How long the devices carry a binding condition once the enforcer is
                 missing; 0 to show nothing but its attributes.
-            missing: Returns which of these files and sockets is not there, and why; "" if all are.
             on_change: Called, from any thread, when what the devices show of the enforcer has
                 changed.
             now: Returns the wall clock's time.
@@ -164,7 +156,6 @@ class EnforcerChooser:
         self._is_real = is_real
         self._is_needed = is_needed
         self._wait_seconds = wait_seconds
-        self._missing = missing
         self._on_change = on_change
         self._now = now
         self._clock = clock
@@ -197,23 +188,7 @@ class EnforcerChooser:
             else:
                 is_due = self._waits_for(self._candidates[known.enforcer])
             known = None if is_due else known
-        if known is None:
-            known = self._choose()
-        enforcer = self._candidates.get(known.enforcer)
-        if enforcer is None or not self._is_real:
-            return known
-        missing: dict[str, str] = {}
-        for isolation in (Isolation.SOFT, Isolation.HARD):
-            try:
-                needs = enforcer.needs(enforcer_rules.example(enforcer.name, isolation))
-            except ClaimError:  # a fault of another package's, which fails each claim by itself
-                continue
-            needed = {path: Needs(files=(path,)) for path in needs.files}
-            needed |= {path: Needs(sockets=(path,)) for path in needs.sockets}
-            for path, need in needed.items():
-                if reason := self._missing(need):
-                    missing[path] = missing_error(enforcer, reason)
-        return replace(known, missing=missing)
+        return self._choose() if known is None else known
 
     def of_devices(self, node: Node) -> Enforcement:
         """Return what the devices of the node show.

@@ -33,7 +33,7 @@ from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
-from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.claim_files import HostFiles
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class GuardedEnforcer(Enforcer):
             (Needs(files=needs.files), verdicts.LIMITER_MISSING),
             (Needs(sockets=needs.sockets), verdicts.DAEMON_SILENT),
         ):
-            if text := claim_files.missing(needed):
+            if text := HostFiles.missing(needed):
                 return Sign(verdict=verdicts.not_enforced(reason, text))
         return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import Needs, TextFile
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import atomic, folders, unix_sockets
 
@@ -105,11 +105,6 @@ class ExpectedFile:
     subject: str
 
 
-def _of_text(file: TextFile) -> ExpectedFile:
-    """Return a file of an enforcer, which every user may read."""
-    return ExpectedFile(Path(file.path), file.text.encode(), mode=0o644, subject=file.path)
-
-
 def differing(files: Iterable[ExpectedFile]) -> list[ExpectedFile]:
     """Return those of the files that are not as they should be.
 
@@ -126,7 +121,10 @@ def differing(files: Iterable[ExpectedFile]) -> list[ExpectedFile]:
 
 def _differing_texts(needs: Needs) -> list[ExpectedFile]:
     """Return the texts of an enforcer that are not as they should be, or not readable for all."""
-    texts = [*map(_of_text, needs.texts)]
+    texts = [
+        ExpectedFile(Path(file.path), file.text.encode(), mode=0o644, subject=file.path)
+        for file in needs.texts
+    ]
     changed = differing(texts)
     for file in texts:
         if file not in changed and stat.S_IMODE(file.path.stat().st_mode) != file.mode:
@@ -190,19 +188,6 @@ def _clear(path: Path) -> None:
         path.rmdir()
 
 
-def missing(needs: Needs) -> str:
-    """Return which file or socket is missing, and what was found there; "" if none is."""
-    for file in needs.files:
-        try:
-            Path(file).stat()
-        except OSError as error:
-            return f"{file}: {error.strerror or error}"
-    for socket in needs.sockets:
-        if reason := unix_sockets.reason(socket):
-            return f"{socket}: {reason}"
-    return ""
-
-
 class HostFiles:
     """Files and folders of the host that an enforcer needs, under the same paths as on the host.
 
@@ -217,9 +202,18 @@ class HostFiles:
         """
         self._root = root
 
-    def missing(self, needs: Needs) -> str:
-        """See missing()."""
-        return missing(needs)
+    @staticmethod
+    def missing(needs: Needs) -> str:
+        """Return which file or socket is missing, and what was found there; "" if none is."""
+        for file in needs.files:
+            try:
+                Path(file).stat()
+            except OSError as error:
+                return f"{file}: {error.strerror or error}"
+        for socket in needs.sockets:
+            if reason := unix_sockets.reason(socket):
+                return f"{socket}: {reason}"
+        return ""
 
     def has(self, needs: Needs) -> bool:
         """Return True if the folders and texts are there, so that provide() has nothing to do."""

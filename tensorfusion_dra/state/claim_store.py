@@ -135,11 +135,10 @@ class Transaction:
 
     def _tenants(self, devices: Devices) -> list[PreparedClaim]:
         """Return the claims that have a share of one of the devices."""
-        return [
-            claim
-            for claim in self.by_uid.values()
-            if any(lending.includes(devices, share.device) for share in claim.shares)
-        ]
+        claims = list(self.by_uid.values())
+        if devices is None:
+            return claims
+        return [each for each in claims if any(s.device in devices for s in each.shares)]
 
     def _divide(self, *several: Devices) -> None:
         devices = lending.united(several)
@@ -247,7 +246,7 @@ class ClaimStore:
                 atomic.sync_folder(self._folder)
 
     def check(self) -> None:
-        """Write the records again whose files are missing or damaged, or of an older format."""
+        """Write the records again whose files are missing or damaged."""
         with self.transaction() as step:
             for claim in step.by_uid.values():
                 if not self._is_stored(claim):

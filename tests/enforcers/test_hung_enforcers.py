@@ -19,7 +19,6 @@ from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import (
     Enforcer,
-    Needs,
     NodeAccess,
     Records,
     SilentEnforcerError,
@@ -36,7 +35,7 @@ from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin,
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.claim_files import HostFiles
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
@@ -229,8 +228,7 @@ def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(short: Path
 class HostFilesOnDisk(HostFilesInMemory):
     """Checks files and sockets as on a node."""
 
-    def missing(self, needs: Needs) -> str:
-        return claim_files.missing(needs)
+    missing = staticmethod(HostFiles.missing)
 
 
 @pytest.fixture

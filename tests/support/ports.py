@@ -211,7 +211,7 @@ class HostFilesInMemory(HostFiles):
         self.folders: set[str] = set()
         self.texts: dict[str, str] = {}
 
-    def missing(self, needs: Needs) -> str:
+    def missing(self, needs: Needs) -> str:  # type: ignore[override]
         lacking = (each for each in (*needs.files, *needs.sockets) if each in self.absent)
         return next((f"{file}: No such file or directory" for file in lacking), "")
 

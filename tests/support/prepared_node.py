@@ -79,7 +79,8 @@ class RecordingReporter(StatusReporter):
         self.reasons: list[tuple[str, str]] = []
         self.changed: list[str] = []
 
-    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+    def report(self, claim: PreparedClaim, *, reason: str | None = "") -> None:
+        assert reason is not None
         self.reasons.append((claim.ref.name, reason))
 
     def report_changed(self, claim: PreparedClaim) -> None:
@@ -188,7 +189,6 @@ class Setup:
             {enforcer.name: enforcer},
             is_auto=False,
             is_required=self.required is not None,
-            missing=self.host_files.missing,
             now=utc_now,
         )
 
@@ -332,7 +332,6 @@ def reconciling(
             node.status,
             stale_claims,
             events or EventsInMemory(),
-            on_recovered=lambda _: None,
         )
 
     with running(run, stop=reconciler.stop):

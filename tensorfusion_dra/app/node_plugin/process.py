@@ -330,7 +330,6 @@ class NodePlugin:
                 self._status,
                 stale_claims,
                 self._events(),
-                on_recovered=self._enforcement.sync,
             ),
         )
         pool = self.publish()

@@ -124,7 +124,6 @@ def node_enforcer(
         is_required=settings.require_enforcement,
         is_needed=is_real and settings.isolation != Isolation.SHARED and is_limited,
         wait_seconds=settings.enforcer_wait_seconds,
-        missing=claim_files.missing,
         on_change=on_change,
         now=utc_now,
     )

@@ -200,7 +200,7 @@ def _annotated(claim: Json, share: ShareParameters) -> Json:
     metadata = claim.setdefault("metadata", {})
     metadata["annotations"] = {
         names.ANNOTATION_TFLOPS_LIMIT: "0",
-        **as_map(metadata.get("annotations")),
+        **(metadata.get("annotations") or {}),
         **{name: str(value) for name, value in found.items() if value is not None},
     }
     return claim
@@ -231,7 +231,7 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 
 def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
-    exactly = {**untyped_json.copied(template), "allocationMode": "ExactCount", "count": 1}
+    exactly = {**template, "allocationMode": "ExactCount", "count": 1}
     qos = wanted.share.qos
     if wanted.expression:
         expression = user_guide.translate(wanted.expression).strip()
@@ -254,8 +254,8 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
         # Without the template's amounts either, a claim takes whole cards.
         if not (wanted.whole and name.removeprefix(f"{names.DRIVER}/") in names.CAPACITIES)
     } | {
-        VIRTUAL_OF[name] if wanted.is_virtual else name: str(amount)
-        for name, amount in wanted.amounts().items()
+        VIRTUAL_OF[name] if wanted.is_virtual else name: text
+        for name, text in quantity.texts(wanted.amounts()).items()
     }
     if amounts:
         exactly["capacity"] = {"requests": amounts}

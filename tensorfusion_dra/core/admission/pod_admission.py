@@ -1,7 +1,7 @@
 """Admission of a pod that requests a share: checks, claim and warnings (user guide, 1.1)."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -183,7 +183,7 @@ def errors(
         return
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)
-    if not _has_claim(spec):
+    if not _has_claim(objects_at(spec, "resourceClaims")):
         yield from _named_twice(annotations, wanted)
     near = (*pod_request.AMOUNTS, names.ANNOTATION_GPU_COUNT)
     for annotation in _compared(annotations):
@@ -235,9 +235,8 @@ def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
     return "" if is_named else names.QOS_PRIORITY_CLASSES.get(wanted.share.qos or "", "")
 
 
-def _has_claim(spec: Mapping[str, Any]) -> bool:
-    """Return True if the spec of a pod has the claim that the webhook adds."""
-    entries = objects_at(spec, "resourceClaims")
+def _has_claim(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if the claims of a pod have the one that the webhook adds."""
     return any(each.get("name") == names.POD_CLAIM for each in entries)
 
 
@@ -360,7 +359,8 @@ def warnings(
     annotations = review.annotations_of(pod)
     yield from of_names(annotations)
     spec = as_map(pod.get("spec"))
-    as_typed = names.ANNOTATION_VRAM_REQUEST in annotations and not _has_claim(spec)
+    claims = objects_at(spec, "resourceClaims")
+    as_typed = names.ANNOTATION_VRAM_REQUEST in annotations and not _has_claim(claims)
     for wanted in several:
         yield from _of_amounts(wanted, annotations, as_typed=as_typed)
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
@@ -373,7 +373,7 @@ def warnings(
         )
     if spec.get("nodeName"):
         yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
-    for entry in objects_at(spec, "resourceClaims"):
+    for entry in claims:
         named = entry.get("resourceClaimTemplateName")
         if entry.get("name") == names.POD_CLAIM and named != template:
             kept = named or entry.get("resourceClaimName")

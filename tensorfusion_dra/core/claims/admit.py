@@ -49,7 +49,7 @@ from tensorfusion_dra.core.claims import (
 )
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import (
     NOTHING,
@@ -94,7 +94,6 @@ class ClaimFacts:
         enforcer: Name of the claim's enforcer.
         hard_needs: What isolation hard needs; "" if the enforcer brings a limiter for it.
         none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
-        missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
         unenforced: Why claims are refused whose limits depend on a sign of the enforcer; "" if it
             is there, or if none has to be.
         rules: Rules for limits above requests.
@@ -114,7 +113,6 @@ class ClaimFacts:
     enforcer: str = ""
     hard_needs: str = isolation.HARD_NEEDS
     none_found: str = ""
-    missing: Mapping[str, str] = field(default_factory=dict)
     unenforced: str = ""
     rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
@@ -229,21 +227,20 @@ def _share(
 
 
 def enforceable(
-    record: PreparedClaim, enforcer: Enforcer, needs: Needs, facts: ClaimFacts
+    record: PreparedClaim, enforcer: Enforcer, missing: str, facts: ClaimFacts
 ) -> PreparedClaim:
     """Return the record; without limits if nothing enforces them, and whole cards need none.
 
     Args:
         record: From record().
         enforcer: The claim's.
-        needs: What its containers need on the host.
+        missing: Error of a claim for which the host lacks a file or socket; "" if it lacks none.
         facts: What was read for the claim.
 
     Raises:
         RetryableError: Nothing on the node would enforce the limits now; the kubelet asks again.
     """
-    needed = (*needs.files, *needs.sockets)
-    reason = next((facts.missing[path] for path in needed if path in facts.missing), "")
+    reason = missing
     if any(share.limit for share in record.shares):
         reason = reason or facts.none_found
         if group := facts.group:

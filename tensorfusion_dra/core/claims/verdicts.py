@@ -142,14 +142,14 @@ class CurrentVerdict:
         """
         limits = {
             name: (State(each["state"]), str(each["reason"]))
-            for name, each in kept.get("limits", {}).items()
+            for name, each in kept["limits"].items()
         }
         return cls(
             verdict=Verdict(
                 state=State(kept["state"]),
                 reason=str(kept["reason"]),
                 text=str(kept["message"]),
-                # None if both are as the whole; an older release wrote none.
+                # None if both are as the whole.
                 limits=limits if len({*limits.values()}) > 1 else {},
             ),
             since=datetime.fromisoformat(str(kept["since"])),

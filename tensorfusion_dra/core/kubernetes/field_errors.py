@@ -95,10 +95,11 @@ class Fields:
         self, found: object, *, path: str = "", errors: list[FieldError] | None = None
     ) -> None:
         self.errors: Final = [] if errors is None else errors
-        self.found: Final = untyped_json.as_map(found)
         self._path: Final = path
         if not isinstance(found, Mapping):
             self.errors.append(wrong(path, found, "an object"))
+            found = {}
+        self.found: Final[Mapping[str, object]] = found
 
     def path_of(self, key: str) -> str:
         """Return the path of a field; a key that is not a plain name stands in brackets."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes import name_rules, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, objects_at
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Review:
         operation: CREATE, UPDATE, DELETE or CONNECT.
         subresource: "" for the object itself.
         name: "" where the API server will generate one from generateName.
-        document: The object; empty for a DELETE.
+        document: The object, with its metadata; empty for a DELETE.
         old: The object that is replaced or deleted; empty for a CREATE.
         wait_seconds: How long the API server waits for the response.
         dry_run: True if the object will not be stored.
@@ -62,7 +62,7 @@ class Review:
     dry_run: bool = False
 
     def __str__(self) -> str:
-        metadata = as_map(self.document.get("metadata"))
+        metadata = self.document.get("metadata", {})
         name = self.name or metadata.get("name") or f"{metadata.get('generateName') or ''}*"
         return f"{self.namespace}/{name}" if self.namespace else str(name)
 

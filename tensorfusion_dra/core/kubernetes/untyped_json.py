@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeGuard
 
@@ -149,13 +148,14 @@ def check_levels(value: object) -> None:
     Raises:
         DepthError: Too many.
     """
-    with suppress(RecursionError):
-        if _levels([value]) <= MAX_LEVELS + 1:
+    inside: list[Any] = [[value]]
+    for _ in range(MAX_LEVELS + 1):
+        inside = [
+            inner
+            for each in inside
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not inside:
             return
     raise DepthError
-
-
-def _levels(found: Any) -> int:
-    """Return how many objects and lists are inside one another, this one included."""
-    inner = found.values() if isinstance(found, dict) else found
-    return 1 + max((_levels(each) for each in inner if isinstance(each, (dict, list))), default=0)

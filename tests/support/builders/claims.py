@@ -52,9 +52,7 @@ def admitted(
     others = [other for other in beside if other.ref.uid != claim.ref.uid]
     record = admit.record(claim, replace(facts, group=claim.group))
     enforcer = enforcers[record.enforcer]
-    record = admit.enforceable(
-        record, enforcer, enforcer.needs(record), replace(facts, group=claim.group)
-    )
+    record = admit.enforceable(record, enforcer, "", replace(facts, group=claim.group))
 
     def pod_folder(each: PreparedClaim) -> str:
         known = enforcers.get(each.enforcer)
