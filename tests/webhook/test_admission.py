@@ -29,6 +29,7 @@ from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
+from tests.support.profiled import calls
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -284,6 +285,19 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
         "metadata.annotations[tensor-fusion.ai/qos]",
         "metadata.annotations[tensor-fusion.ai/gpupool]",
         "metadata.annotations[tensor-fusion.ai/inject-container]",
+    ]
+
+
+@pytest.mark.parametrize("switch", ["DISABLE_GPU_LIMITER", "TF_SHM_FILE", "CUDA_DISABLE_CONTROL"])
+def test_pod_that_could_turn_the_limiter_of_some_enforcer_off_is_refused(switch: str) -> None:
+    container = container_document(env=[{"name": switch, "value": "1"}])
+    annotations = pod_annotations(dra_enabled="true", **AMOUNTS)
+
+    found = errors(Cluster().admit(pod_document(annotations, container)))
+
+    assert found == [
+        f"spec.containers[0].env[0].name: found {switch}, expected no switch that turns the "
+        "limiter off"
     ]
 
 
@@ -1245,3 +1259,21 @@ def test_shares_that_no_container_can_have_are_refused(
     decision = Cluster().admit(pod_of_containers(shares, **annotations))
 
     assert expected in "; ".join(errors(decision))
+
+
+def test_annotations_pools_and_classes_are_read_once_for_a_review() -> None:
+    cluster = Cluster(gpupool_document("a", default=True))
+    cluster.classes.listed = (QUARTER, share_class("another", requests={"vram": "1Gi"}))
+    of_class = template_claim()
+    exactly = of_class["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["deviceClassName"] = "gpu-quarter"
+
+    of_pod = calls(lambda: changed(cluster.pod(dra_enabled="true", **AMOUNTS)))
+    of_claim = calls(lambda: claimed(cluster.claim(dra_enabled="true", **AMOUNTS)))
+    of_classes = calls(lambda: claimed(cluster.claim(of_class)))
+
+    parse, choose = "core.admission.pod_request.parse", "webhook.admission.choose_pool"
+    parse_class = "core.admission.class_admission.of_class"
+    assert (of_pod[parse], of_pod[choose]) == (1, 1)
+    assert (of_claim[parse], of_claim[choose], of_claim[parse_class]) == (1, 1, 2)
+    assert of_classes[parse_class] == 2
