@@ -104,10 +104,7 @@ KNOWN_OUTSIDE: Final = {
         "nvidia.enforcer.REQUESTS nvidia.enforcer.SOCKET",
         "the process behind it",
     ),
-    "tensorfusion_dra/app/simulate/cluster.py": (
-        "tensor-fusion mps mps-root hami-core-library",
-        "a simulated node's folders",
-    ),
+    "tensorfusion_dra/app/simulate/cluster.py": ("tensor-fusion", "a simulated node's folder"),
     "tensorfusion_dra/app/doctor/gpus.py": ("HAMi by_hami", "HAMi's device plugin"),
     "tensorfusion_dra/core/admission/dialects.py": (
         "mps HAMI",

@@ -12,6 +12,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.webhook import admission
 from tensorfusion_dra.webhook.admission import AdmissionRules
 from tests.support.admission import (
@@ -1136,7 +1137,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
 
     texts = [str(error) for decision in (of_pod, of_claim) for error in decision.errors]
     assert len(texts) == (0 if enforces_hard else 2)
-    assert all("(nvidia, hami-core, mps), or hard from an administrator" in each for each in texts)
+    assert all(registered.HARD_NEEDS in each for each in texts)
 
 
 def test_claim_of_an_admitted_pod_keeps_the_amounts_of_its_review() -> None:
@@ -1202,7 +1203,7 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
     } == pod_annotations(qos="high", tflops_limit="0")
     for each in devices["requests"]:
         expression = each["exactly"]["selectors"][-1]["cel"]["expression"]
-        assert 'in ["hami-core", "mps"])' in expression
+        assert f"in {json.dumps(registered.names_with('equal_only'))})" in expression
 
 
 def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
