@@ -71,12 +71,16 @@ NODE_PLUGIN: Final = (
 """Requests of every node plugin. Some settings need more, which are counted when they are sent."""
 WEBHOOK: Final = (
     ("get", "groups"),
-    ("list", "resourceslices"),
-    ("list", "resourceclaimtemplates"),
     ("get", "pods"),
     ("create", "events"),
-    *((verb, "gpupools") for verb in ("list", "watch")),
-    *((verb, "schedulingconfigtemplates") for verb in ("list", "watch")),
+    *(
+        (verb, resource)
+        for resource in (
+            *("resourceslices", "resourceclaimtemplates", "deviceclasses"),
+            *("gpupools", "schedulingconfigtemplates", "gpuresourcequotas"),
+        )
+        for verb in ("list", "watch")
+    ),
 )
 """Requests of the webhook."""
 _CODES: Final = ("401", "403", "404", "409", "429", "500", "503", NO_ANSWER)

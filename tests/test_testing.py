@@ -39,7 +39,7 @@ RACK = "example.com/rack"
 def limits(edits: Edits) -> Sequence[Limit]:
     """Return the limits as the software behind `Another` reads them."""
     return [
-        Limit(sm_percent=1, vram_bytes=int(value))
+        Limit(sm_percent=int(edits.env.get("ANOTHER_COMPUTE", 1)), vram_bytes=int(value))
         for key, value in edits.env.items()
         if key.startswith("ANOTHER_MEMORY_")
     ]
@@ -240,6 +240,13 @@ ALWAYS = verdicts.enforced("Always", "x")
     ("kind", "text"),
     [
         (edits(env={"ANOTHER_MEMORY_0": str(2**50)}), "expected 1 to 21474836480"),
+        *(
+            (
+                edits(env={"ANOTHER_MEMORY_0": "1", "ANOTHER_COMPUTE": percent}),
+                f"found {percent} percent of compute, expected 1 to 25",
+            )
+            for percent in ("26", "0")
+        ),
         (edits(env={}), "found 0 limits, expected one for each of 1 cards"),
         (
             variant(edits=lambda *_: Edits(env={"ANOTHER_MEMORY_0": str(1 + next(COUNT))})),

@@ -61,11 +61,12 @@ class Node(BareNode):
         self.pipes: Final = folder / "mps" / "pipe"
         self.card: Json = {}
         self._machine: Final = machine
-        for each in (self.pipes, folder / "tensor-fusion", folder / "vgpu"):
+        library = folder / "usr" / "local" / "vgpu" / "libvgpu.so.1"
+        for each in (self.pipes, folder / "tensor-fusion", library.parent):
             each.mkdir(parents=True)
         (folder / "mps" / "shm").symlink_to(shm)
         if machine.hami_core is not None:
-            (folder / "vgpu" / "libvgpu.so.1").symlink_to(machine.hami_core.resolve())
+            library.symlink_to(machine.hami_core.resolve())
         # The limiter itself is not loaded: nothing is checked without its hypervisor.
         (folder / "tensor-fusion" / "libcuda_limiter.so").touch()
         self.plugin_flags[:] = [

@@ -65,8 +65,8 @@ class StandInNode(SimulatedCluster):
 
     def install_hami_core(self, library: Path) -> None:
         """Put HAMi-core's library where the node plugin looks for it."""
-        folder = self.folder / "vgpu"
-        folder.mkdir()
+        folder = self.folder / "usr" / "local" / "vgpu"
+        folder.mkdir(parents=True)
         (folder / "libvgpu.so.1").write_bytes(library.read_bytes())
         (folder / "libvgpu.so.1").chmod(0o755)
 

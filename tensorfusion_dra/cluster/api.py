@@ -126,7 +126,8 @@ _RESOURCE: Final = re.compile(
 _RESOURCES: Final = frozenset(
     {
         *("resourceslices", "resourceclaims", "resourceclaims/status", "pods", "nodes", "events"),
-        *("gpupools", "schedulingconfigtemplates"),
+        *("resourceclaimtemplates", "deviceclasses"),
+        *("gpupools", "schedulingconfigtemplates", "gpuresourcequotas"),
     }
 )
 

@@ -20,6 +20,8 @@ class Declaration:
         facts: What is true of it on every node.
         in_auto: False if the value `auto` leaves it out.
         is_simulated: True for the one whose specs claims get with simulated GPUs.
+        bypasses: Variables by which a container could evade its limits. The webhook refuses pods
+            that set them, whatever enforcer their nodes have.
         alternative: Advice for a node that lacks another enforcer; "" for none.
         settings: Its settings, made by core.settings.setting(), by the name of the field.
         pod: What the node plugin's pod has for it, which `make manifests` hands to the chart. All
@@ -31,6 +33,7 @@ class Declaration:
     facts: EnforcerFacts
     in_auto: bool = True
     is_simulated: bool = False
+    bypasses: tuple[str, ...] = ()
     alternative: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)

@@ -39,6 +39,10 @@ SIMULATED: Final = next(name for name, each in DECLARED.items() if each.is_simul
 NONE: Final = none.DECLARATION.name
 
 
+BYPASSES: Final = frozenset(name for each in DECLARED.values() for name in each.bypasses)
+"""Variables by which a container could evade the limits of one of the driver's own."""
+
+
 def names_with(fact: str) -> Sequence[str]:
     """Return the names of the driver's own for which a fact is true."""
     return [name for name, each in DECLARED.items() if getattr(each.facts, fact)]

@@ -248,7 +248,9 @@ class AdmissionRules:
                 if text := cel_evaluation.refusal(user_guide.translate(selector)):
                     where = pod_request.path_of(annotation)
                     errors.append(FieldError(where, Reason.INVALID, text))
-            errors += pod_admission.errors(pod, wanted, containers, hard_needs=hard_needs)
+            errors += pod_admission.errors(
+                pod, wanted, containers, hard_needs=hard_needs, bypasses=registered.BYPASSES
+            )
             if errors:
                 return Decision(errors=errors)
             several = self._of_containers(asked, wanted, found.name)

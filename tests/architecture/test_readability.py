@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.support.sources import PACKAGE, ROOT, files, imported, nodes
+from tests.support.sources import PACKAGE, ROOT, files, imported, nodes, strings
 
 TEST_MODULE: Final = re.compile(r"tests\.(\w+\.)*test_")
 
@@ -53,8 +53,19 @@ def test_no_module_is_imported_by_the_name_of_a_package() -> None:
     assert found == set()
 
 
-OF_OTHERS: Final = {"double", "asApproximateFloat", "Quantity.Value", "test_conforms"}
-"""Functions that docstrings name: of CEL, of Go, and of an example."""
+OF_OTHERS: Final = {
+    *("double", "asApproximateFloat", "Quantity.Value", "test_conforms"),
+    # Kubernetes: types and constants of its API, and plugins and events of its scheduler.
+    *("AdmissionRequest", "AllocatedDeviceStatus", "AllocationResultsMaxSize", "PodGroup"),
+    *("CapacityRequestPolicy", "DeviceAttributes", "DeviceCapacity", "DeviceTaint", "PodStatus"),
+    *("DeviceMaxAttributesAndCapacities", "FirstAvailableDeviceRequestMaxSize", "ResourceQuota"),
+    *("LabelSelector", "NodeAffinity", "NodeSelector", "NodeUnschedulable", "TaintToleration"),
+    # Tensor Fusion.
+    *("ComposeAllocationRequest", "IndexKeyLength", "IndexModLength", "SchedulingConfigTemplate"),
+    *("CamelCase", "KubeVirt", "OpenMetrics", "OptOptimize"),
+}
+"""Names in docstrings that are others': of functions, classes and constants."""
+CAMEL_CASE: Final = re.compile(r"(?<![\w./\"`'-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b(?![\w-])")
 
 
 def docstrings(path: Path) -> Iterator[str]:
@@ -80,8 +91,12 @@ def members() -> Mapping[str, set[str]]:
 
 
 def test_docstrings_name_files_classes_and_functions_that_exist() -> None:
+    """A name of several words may also be one that the code writes or reads, such as a kind."""
     defined, paths = members(), [f"/{path.relative_to(ROOT)}" for path in files(ROOT)]
-    every, wrong = set[str]().union(*defined.values()), set()
+    every, wrong = set[str]().union(*defined.values()), set[str]()
+    known = every | {
+        word for path in files() for text in strings(path) for word in re.findall(r"[A-Z]\w+", text)
+    }
     for path in files():
         for text in docstrings(path):
             named = {
@@ -96,6 +111,10 @@ def test_docstrings_name_files_classes_and_functions_that_exist() -> None:
                 f"{owner}.{name}": name in defined[owner]
                 for owner, name in re.findall(r"\b(\w+)\.([A-Z]\w*|\w+(?=\(\)))", text)
                 if owner in defined
+            }
+            named |= {
+                name: bool(known & {name, name.removesuffix("s"), name.removesuffix("es")})
+                for name in CAMEL_CASE.findall(text)
             }
             missing = {name for name, exists in named.items() if not exists} - OF_OTHERS
             wrong |= {f"{path.relative_to(ROOT)}: {name}" for name in missing}

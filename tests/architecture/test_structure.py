@@ -11,7 +11,7 @@ import pytest
 
 from tensorfusion_dra.enforcers import registered
 from tests.support import installation
-from tests.support.sources import PACKAGE, ROOT, files, imported, nodes
+from tests.support.sources import PACKAGE, ROOT, files, imported, nodes, strings
 
 OUTSIDE: Final = {
     "asyncio",
@@ -69,17 +69,34 @@ def test_package_init_files_are_empty() -> None:
 
 ENFORCER_CLASSES: Final = {"HamiCore", "Mps", "NoEnforcer", "Nvidia", "TensorFusion"}
 ENFORCER_NAMES: Final = {*registered.OWN} - {"none"}  # which means other things as well
+CHART_VALUES: Final = {
+    first + "".join(map(str.title, rest))
+    for first, *rest in (name.split("-") for name in ENFORCER_NAMES)
+}
 ENFORCER_WORDS: Final = {
     *ENFORCER_NAMES,
     *(name.replace("-", "_") for name in ENFORCER_NAMES),
-    *("HAMi-core", "hamiCore", "MPS", "hypervisor", "Hypervisor"),
+    *CHART_VALUES,
+    *("HAMi", "HAMi-core", "MPS", "hypervisor", "Hypervisor"),
 }
 """What users and programs call single enforcers. NVIDIA in capitals is the maker of the cards."""
+ENFORCER_SETTINGS: Final = {
+    written
+    for declared in registered.DECLARED.values()
+    for name in declared.settings
+    for written in (name, name.replace("_", "-"))
+}
 # A word may go on in lower case (hypervisor_address); a name of something else has more around it:
 # nvidia.com/gpu, tensor-fusion.ai/uuid, /run/nvidia.
 ENFORCER_WORD: Final = re.compile(
     rf"(?<![\w./:@$-])({'|'.join(sorted(ENFORCER_WORDS, reverse=True))})(?![./:@-]*[a-zA-Z0-9/@])"
+    rf"|\b({'|'.join(ENFORCER_SETTINGS)})\b|(?<=enforcers\.)({'|'.join(CHART_VALUES)})\b"
     r"|\b(?<![./-])(hypervisor|Hypervisor)(?=[_A-Z])"
+)
+WORD_OF_AN_IDENTIFIER: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+IDENTIFYING: Final = {"hami", "mps", "hypervisor"}
+DECLARED_IN_REGISTERED: Final = re.compile(
+    rf"registered\w*\.({'|'.join(name.replace('-', '_').upper() for name in ENFORCER_NAMES)})$"
 )
 KNOWN_OUTSIDE: Final = {
     "tensorfusion_dra/app/memory_limits.py": (
@@ -87,25 +104,40 @@ KNOWN_OUTSIDE: Final = {
         "nvidia.enforcer.REQUESTS nvidia.enforcer.SOCKET",
         "the process behind it",
     ),
-    "tensorfusion_dra/app/simulate/cluster.py": ("tensor-fusion mps", "a simulated node's folders"),
-    "tensorfusion_dra/core/admission/dialects.py": ("mps", "another system's annotation"),
+    "tensorfusion_dra/app/simulate/cluster.py": ("tensor-fusion", "a simulated node's folder"),
+    "tensorfusion_dra/app/doctor/gpus.py": ("HAMi by_hami", "HAMi's device plugin"),
+    "tensorfusion_dra/core/admission/dialects.py": (
+        "mps HAMI",
+        "another system's annotation, and the dialect of HAMi",
+    ),
+    "tensorfusion_dra/core/names.py": (
+        "ENV_HYPERVISOR_IP ENV_HYPERVISOR_PORT ENV_MPS_MEMORY_LIMIT ENV_MPS_PIPE_FOLDER "
+        "ENV_MPS_THREAD_PERCENTAGE HAMI_CORE_BYPASSES",
+        "names in containers, each with its source",
+    ),
     "tensorfusion_dra/discovery/host.py": ("nvidia", "a folder of NVIDIA's driver container"),
     "tensorfusion_dra/discovery/models.py": ("nvidia", "a word in product names of cards"),
     "tensorfusion_dra/discovery/nvml/nvml_discovery.py": ("nvidia", "a module of Linux"),
     "tensorfusion_dra/discovery/nvml/processes.py": ("MPS", "a list of NVML"),
     "tensorfusion_dra/scheduling/cel_evaluation.py": ("tensor_fusion", "a name of protobuf"),
     "daemonset/chart/Chart.yaml": ("nvidia", "keywords of the chart"),
-    "daemonset/chart/values.yaml": ("nvidia hamiCore mps", "the values that install enforcers"),
-    "daemonset/chart/templates/NOTES.txt": (
-        "nvidia tensor-fusion HAMi-core MPS",
-        "which of the values to choose",
+    "daemonset/chart/values.yaml": (
+        "nvidia hamiCore mps tensorFusion",
+        "the values that install enforcers",
     ),
+    "daemonset/chart/templates/NOTES.txt": ("nvidia", "the values of NVIDIA's runtime"),
     "daemonset/chart/templates/daemonset.yaml": ("tensor-fusion", "volume of the driver's files"),
     "daemonset/chart/templates/_memory-limits.tpl": ("tensor-fusion", "the same volume"),
-    "daemonset/chart/templates/hami-core.yaml": ("hami-core", "installs it"),
-    "daemonset/chart/templates/mps.yaml": ("mps MPS", "installs it"),
+    "daemonset/chart/templates/hami-core.yaml": (
+        "hami-core hamiCore hami-core-library",
+        "installs it",
+    ),
+    "daemonset/chart/templates/mps.yaml": ("mps mps-root MPS", "installs it"),
+    "daemonset/chart/templates/pod-policy.yaml": ("tensorFusion", "who may write its annotations"),
 }
-"""Words for enforcers in files outside of `enforcers`, and why. None of them chooses by a name."""
+"""Words for enforcers in files outside of `enforcers`, and why. None of them chooses by a name.
+
+Words of identifiers count too, each as the whole identifier."""
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -114,11 +146,28 @@ def texts(path: Path) -> Iterator[str]:
         for line in path.read_text(encoding="utf-8").splitlines():
             yield re.sub(r"\.Values\.nvidia\b|(^|\s)#.*|//.*|\{\{-? ?/\*.*?\*/.*", "", line)
         return
-    everything = list(nodes(path))
-    prose = {id(node.value) for node in everything if isinstance(node, ast.Expr)}
-    for node in everything:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            yield node.value
+    yield from strings(path)
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Yield the names that a file defines, imports or uses, arguments included."""
+    for node in nodes(path):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg | ast.keyword):
+            yield node.arg or ""
+        elif isinstance(node, ast.alias):
+            yield from (node.name.rpartition(".")[2], node.asname or "")
+
+
+def identifies(name: str) -> bool:
+    """Return True if a word of the name is one for an enforcer: mps_root, HAMI_CORE, HamiCore."""
+    words = {word.lower() for word in WORD_OF_AN_IDENTIFIER.findall(name)}
+    return not IDENTIFYING.isdisjoint(words)
 
 
 def enforcers_named(path: Path) -> set[str]:
@@ -129,6 +178,9 @@ def enforcers_named(path: Path) -> set[str]:
         prefix = "tensorfusion_dra.enforcers."
         own = {each.removeprefix(prefix) for each in imported(path) if each.startswith(prefix)}
         found |= {each for each in own if each.partition(".")[0] in modules}
+        found |= {each for each in identifiers(path) if identifies(each)}
+        # The names of declarations, which are words for other things elsewhere.
+        found |= {each for each in used(path) if DECLARED_IN_REGISTERED.search(each)}
         found |= {
             node.id
             for node in nodes(path)
@@ -160,11 +212,26 @@ def test_single_enforcers_are_known_only_in_their_folder() -> None:
         ("hypervisor_address", ["hypervisor"]),
         ("HypervisorMissing", ["Hypervisor"]),
         ("the MPS daemon.", ["MPS"]),
+        ("HAMi's library", ["HAMi"]),
+        ("{{ .Values.enforcers.hamiCore.install }}", ["hamiCore"]),
+        ("enforcers.tensorFusion.schedulerAccounts", ["tensorFusion"]),
+        ("--mps-root=/run, hypervisor-sockets", ["mps-root", "hypervisor-sockets"]),
         ("nvidia.com/gpu tensor-fusion.ai/uuid /run/nvidia/mps NVIDIA tensor-fusion-gpu-claim", []),
     ],
 )
 def test_words_for_enforcers_are_found_within_texts(text: str, found: list[str]) -> None:
     assert [match[0] for match in ENFORCER_WORD.finditer(text)] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        *((name, True) for name in ("mps_root", "HAMI_CORE_BYPASSES", "HamiCore", "by_hypervisor")),
+        *((name, False) for name in ("dumps", "json_dumps", "NVIDIA_GPU", "tensor_fusion_root")),
+    ],
+)
+def test_words_for_enforcers_are_found_within_identifiers(name: str, found: bool) -> None:
+    assert identifies(name) == found
 
 
 COLLECTION_READERS: Final = {

@@ -15,10 +15,10 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.enforcers import choice
+from tensorfusion_dra.enforcers import choice, registered
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
-from tests.support.enforcer_choice import KINDS, NOW, ORDER, Chooser
+from tests.support.enforcer_choice import KINDS, NOW, Chooser
 from tests.support.logs import capture_logs
 from tests.support.prepared_node import (
     GPU_0,
@@ -46,11 +46,11 @@ BOTH: Final[dict[str, Any]] = {"compute": True, "memory": True}
 @pytest.mark.parametrize(
     ("candidates", "present", "chosen"),
     [
-        (ORDER, ("nvidia", "mps"), "nvidia"),
-        (ORDER, ("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
-        (ORDER, ("mps", "hami-core"), "hami-core"),
-        (ORDER, ("mps",), "mps"),
-        (ORDER, (), "none"),
+        ((), ("nvidia", "mps"), "nvidia"),
+        ((), ("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
+        ((), ("mps", "hami-core"), "hami-core"),
+        ((), ("mps",), "mps"),
+        ((), (), "none"),
         (("mps", "hami-core"), ("hami-core", "mps"), "mps"),
     ],
 )
@@ -173,6 +173,14 @@ def test_advisory_limits_are_said_without_an_event() -> None:
     assert "claims are prepared, but nothing keeps them within their limits" in found.text
     assert setup.events.written == []
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+
+@pytest.mark.parametrize("enforcer", KINDS.values(), ids=KINDS)
+def test_missing_enforcer_has_the_others_as_alternatives_and_not_itself(enforcer: Enforcer) -> None:
+    text = choice.remedy(enforcer)
+
+    for name, declared in registered.DECLARED.items():
+        assert not declared.alternative or (declared.alternative in text) == (name != enforcer.name)
 
 
 @pytest.mark.parametrize(

@@ -415,3 +415,25 @@ def test_nothing_of_it_runs_under_the_lock_of_the_store(setup: Setup) -> None:
 
     assert (found.files_written, found.reasons) == (1, {})
     assert {*calls} == {*names_of_calls}
+
+
+def test_needs_of_a_record_are_asked_for_once_before_the_lock_and_once_for_its_files(
+    setup: Setup,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def needs(self: Another, claim: PreparedClaim) -> Needs:
+        limits = (share.limit for share in claim.shares if share.limit)
+        asked.extend((claim.ref.name, limit.vram_bytes // GIB) for limit in limits)
+        return Another.needs(self, claim)
+
+    lending(setup, needs=needs)
+    a, b = put_wanting(setup, "a", "20Gi", "60Gi"), put_wanting(setup, "b", "30Gi", "70Gi")
+    setup.prepared(a)
+    asked.clear()
+
+    setup.prepared(b)
+    setup.prepared(a)
+
+    of_claims = [each for each in asked if each[0] in {"a", "b"}]  # others are asked by examples
+    assert of_claims == [("b", 70), ("a", 50), ("b", 30), ("a", 50)]

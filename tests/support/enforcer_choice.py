@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.verdicts import Verdict
@@ -41,7 +40,6 @@ ANSWERS: Final = verdicts.enforced(
     verdicts.ENFORCER_ALIVE, "the MPS daemon answers at /run/nvidia/mps/pipe/control"
 )
 KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
-ORDER: Final = NodeSettings(node_name="node-01").candidates
 NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -62,7 +60,7 @@ class Chooser:
         self.read: list[str] = []
         self.events = EventsInMemory()
         self.changes = 0
-        kinds = (KINDS[name] for name in candidates or ORDER)
+        kinds = (KINDS[name] for name in candidates or ABSENT)
         self.chooser = EnforcerChooser(
             {kind.name: signing(kind, partial(self._sign, kind)) for kind in kinds},
             is_auto=is_auto,

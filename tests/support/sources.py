@@ -18,6 +18,15 @@ def nodes(path: Path) -> Iterator[ast.AST]:
     yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def strings(path: Path) -> Iterator[str]:
+    """Yield what a file says to users and programs: no docstrings, no comments."""
+    everything = list(nodes(path))
+    prose = {id(node.value) for node in everything if isinstance(node, ast.Expr)}
+    for node in everything:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
 def imported(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, at any place in it."""
     for node in nodes(path):

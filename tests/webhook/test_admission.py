@@ -12,6 +12,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.webhook import admission
 from tensorfusion_dra.webhook.admission import AdmissionRules
 from tests.support.admission import (
@@ -29,6 +30,7 @@ from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
 from tests.support.builders.stored_claims import template_claim
 from tests.support.hostile_selectors import LISTS
+from tests.support.profiled import calls
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -284,6 +286,19 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
         "metadata.annotations[tensor-fusion.ai/qos]",
         "metadata.annotations[tensor-fusion.ai/gpupool]",
         "metadata.annotations[tensor-fusion.ai/inject-container]",
+    ]
+
+
+@pytest.mark.parametrize("switch", ["DISABLE_GPU_LIMITER", "TF_SHM_FILE", "CUDA_DISABLE_CONTROL"])
+def test_pod_that_could_turn_the_limiter_of_some_enforcer_off_is_refused(switch: str) -> None:
+    container = container_document(env=[{"name": switch, "value": "1"}])
+    annotations = pod_annotations(dra_enabled="true", **AMOUNTS)
+
+    found = errors(Cluster().admit(pod_document(annotations, container)))
+
+    assert found == [
+        f"spec.containers[0].env[0].name: found {switch}, expected no switch that turns the "
+        "limiter off"
     ]
 
 
@@ -1122,7 +1137,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
 
     texts = [str(error) for decision in (of_pod, of_claim) for error in decision.errors]
     assert len(texts) == (0 if enforces_hard else 2)
-    assert all("(nvidia, hami-core, mps), or hard from an administrator" in each for each in texts)
+    assert all(registered.HARD_NEEDS in each for each in texts)
 
 
 def test_claim_of_an_admitted_pod_keeps_the_amounts_of_its_review() -> None:
@@ -1188,7 +1203,7 @@ def test_each_container_gets_a_request_of_its_own_in_the_pods_one_claim() -> Non
     } == pod_annotations(qos="high", tflops_limit="0")
     for each in devices["requests"]:
         expression = each["exactly"]["selectors"][-1]["cel"]["expression"]
-        assert 'in ["hami-core", "mps"])' in expression
+        assert f"in {json.dumps(registered.names_with('equal_only'))})" in expression
 
 
 def test_equal_shares_of_containers_run_with_every_enforcer() -> None:
@@ -1245,3 +1260,21 @@ def test_shares_that_no_container_can_have_are_refused(
     decision = Cluster().admit(pod_of_containers(shares, **annotations))
 
     assert expected in "; ".join(errors(decision))
+
+
+def test_annotations_pools_and_classes_are_read_once_for_a_review() -> None:
+    cluster = Cluster(gpupool_document("a", default=True))
+    cluster.classes.listed = (QUARTER, share_class("another", requests={"vram": "1Gi"}))
+    of_class = template_claim()
+    exactly = of_class["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["deviceClassName"] = "gpu-quarter"
+
+    of_pod = calls(lambda: changed(cluster.pod(dra_enabled="true", **AMOUNTS)))
+    of_claim = calls(lambda: claimed(cluster.claim(dra_enabled="true", **AMOUNTS)))
+    of_classes = calls(lambda: claimed(cluster.claim(of_class)))
+
+    parse, choose = "core.admission.pod_request.parse", "webhook.admission.choose_pool"
+    parse_class = "core.admission.class_admission.of_class"
+    assert (of_pod[parse], of_pod[choose]) == (1, 1)
+    assert (of_claim[parse], of_claim[choose], of_claim[parse_class]) == (1, 1, 2)
+    assert of_classes[parse_class] == 2

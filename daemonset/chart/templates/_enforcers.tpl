@@ -51,7 +51,8 @@
          container: the template of a container, and of its volumes with the ending -volumes.
          address: the setting that gets the node's address, and the port, if the folder is mounted.
          marksPods: with the folder, the node plugin marks pods.
-         settings: a template with settings that follow from the chart's values. */}}
+         settings: a template with settings that follow from the chart's values.
+         installs: what the value install=true of the enforcer brings, for the notes. */}}
 {{- $isAuto := eq (include "enforcer" .) "auto" }}
 {{- $settings := include "settings" . | fromYaml }}
 {{- $declared := (include "declared" . | fromYaml).enforcers }}

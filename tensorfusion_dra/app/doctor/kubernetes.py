@@ -8,6 +8,7 @@ from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
 from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
@@ -180,7 +181,8 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
     device, which may have capacity for another share (kubernetes/kubernetes#140438).
     """
     cluster = context.cluster
-    if (cluster.minor_version or _SHARES_BY_DEFAULT_MINOR) >= _SHARES_BY_DEFAULT_MINOR:
+    minor = cluster.minor_version
+    if minor is None or class_admission.keeps_cards_apart(minor):
         return
     classes = own_classes(cluster.items(resource_path("deviceclasses")))
     found = [
@@ -201,7 +203,7 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
-            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{_SHARES_BY_DEFAULT_MINOR}",
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{class_admission.APART_SINCE_MINOR}",
         )
 
 

@@ -28,7 +28,6 @@ CONFIGURATIONS: Final = tuple(
     for kind in ("mutating", "validating")
 )
 """Paths of the webhook configurations."""
-"""Field of a GPUPool."""
 _WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
 """Domain of this driver's webhooks; the end of each of their names."""
 _TRIAL_ANNOTATIONS: Final = {

@@ -26,8 +26,10 @@ from dra_simulator.rest import (
 )
 from dra_simulator.runtime import Container, Runtime
 from dra_simulator.scheduler import Scheduler
+from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.scheduling import cel_evaluation
 
 _POLL_SECONDS: Final = 0.05
@@ -133,14 +135,16 @@ class SimulatedCluster:
             "driver-root": self.folder / "driver",
             "driver-root-on-host": self.folder / "driver",
             "tensor-fusion-root": self.folder / "tensor-fusion",
-            "hami-core-library": self.folder / "vgpu" / "libvgpu.so.1",
-            "mps-root": self.folder / "mps",
         }
+        for enforcer in registered.DECLARED.values():
+            for name, declared in enforcer.settings.items():
+                if declared.metadata["is_path"] and declared.default:
+                    host_paths[flag(name)] = self.folder / declared.default.lstrip("/")
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
             *("--kubeconfig", str(self.kubeconfig)),
-            *(word for flag, path in host_paths.items() for word in (f"--{flag}", str(path))),
+            *(word for name, path in host_paths.items() for word in (f"--{name}", str(path))),
             *(("--pod-uid", pod_uid) if pod_uid else ()),
             *self.plugin_flags,
         ]

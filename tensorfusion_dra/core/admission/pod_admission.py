@@ -1,7 +1,7 @@
 """Admission of a pod that requests a share: checks, claim and warnings (user guide, 1.1)."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -27,10 +27,8 @@ from tensorfusion_dra.core.kubernetes.untyped_json import (
 
 Json = dict[str, Any]
 
-REFUSED_ENV: Final = frozenset(
-    {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
-)
-"""Environment variables by which a container could bypass its limits."""
+REFUSED_ENV: Final = frozenset({names.ENV_TEST_MODE, *names.ENV_BYPASSES})
+"""Environment variables by which a container could evade Tensor Fusion's limiter."""
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
 _MOST_COMPARED: Final = 20
@@ -103,8 +101,8 @@ class PodContainer:
     is_privileged: bool
     has_share: bool
 
-    def errors(self, wanted: PodRequest) -> Iterator[FieldError]:
-        """Yield why it cannot have the share."""
+    def errors(self, wanted: PodRequest, bypasses: Collection[str]) -> Iterator[FieldError]:
+        """Yield why it cannot have the share; see errors() of the pod."""
         for index, use in enumerate(self.claims):
             # By a single request the container would get only one GPU.
             if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
@@ -116,7 +114,7 @@ class PodContainer:
                     "by the claim's name",
                 )
         for index, switch in enumerate(self.env):
-            if switch in REFUSED_ENV:
+            if switch in REFUSED_ENV or switch in bypasses:
                 yield FieldError(
                     f"{self.path}.env[{index}].name",
                     Reason.FORBIDDEN,
@@ -165,6 +163,7 @@ def errors(
     every: Sequence[PodContainer],
     *,
     hard_needs: str,
+    bypasses: Collection[str],
 ) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
@@ -176,6 +175,7 @@ def errors(
     Args:
         every: The pod's containers.
         hard_needs: What isolation hard needs; "" if the pod may choose it.
+        bypasses: Variables, beside REFUSED_ENV, by which a container could evade its limits.
     """
     if len(every) > MAX_CONTAINERS:
         text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
@@ -226,7 +226,7 @@ def errors(
         )
     for container in every:
         if container.has_share:
-            yield from container.errors(wanted)
+            yield from container.errors(wanted, bypasses)
 
 
 def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:

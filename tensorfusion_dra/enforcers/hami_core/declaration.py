@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.settings import setting
 from tensorfusion_dra.enforcers.declaration import Declaration
@@ -22,6 +23,7 @@ HAMI_CORE: Final = Declaration(
         equal_only=True,
         remedy=f"put HAMi-core's library there ({_INSTALL}, or setting hami-core-library)",
     ),
+    bypasses=names.HAMI_CORE_BYPASSES,
     alternative=f"hami-core needs only a library on each node: {_INSTALL}",
     settings={
         "hami_core_library": setting(
@@ -41,5 +43,6 @@ HAMI_CORE: Final = Declaration(
         },
         "written": "hami-core/claims",
         "settings": "hami-core-settings",
+        "installs": "HAMi-core's library, from an image",
     },
 )

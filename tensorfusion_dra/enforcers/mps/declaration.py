@@ -32,6 +32,7 @@ MPS: Final = Declaration(
             "grows": True,
             "about": "The driver checks for the daemon's pipes before it prepares a claim; without "
             "them, nothing would enforce the limits.",
-        }
+        },
+        "installs": "NVIDIA's MPS daemon",
     },
 )

@@ -22,5 +22,8 @@ NVIDIA: Final = Declaration(
         remedy="run NVIDIA driver 615 or later on this node and the container memory-limits (chart "
         "value enforcers.nvidia.install=true)",
     ),
-    pod={"container": "memory-limits"},
+    pod={
+        "container": "memory-limits",
+        "installs": "memory limits of NVIDIA's driver, from release 615 on",
+    },
 )

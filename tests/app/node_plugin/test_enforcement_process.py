@@ -48,7 +48,7 @@ def node(
             *flags,
         ]
         host = cluster.folder
-        for made in ("dev", "driver/usr/lib64", "mps/pipe", "mps/shm"):
+        for made in ("dev", "driver/usr/lib64", "run/nvidia/mps/pipe", "run/nvidia/mps/shm"):
             (host / made).mkdir(parents=True)
         for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
             (host / "dev" / name).symlink_to("/dev/null")
@@ -61,7 +61,7 @@ def node(
 @contextmanager
 def daemon(cluster: SimulatedCluster) -> Iterator[None]:
     """Listen as the MPS daemon does; its socket stays behind when it dies."""
-    path = cluster.folder / "mps" / "pipe" / "control"
+    path = cluster.folder / "run" / "nvidia" / "mps" / "pipe" / "control"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(path))

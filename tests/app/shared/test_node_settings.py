@@ -19,6 +19,7 @@ from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 NAMED = {"NODE_NAME": "node-01"}
 TAINTS = ("NoSchedule", "NoExecute", "none")
 
+AUTO = ("nvidia", "tensor-fusion", "hami-core", "mps")
 DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
@@ -285,17 +286,17 @@ def test_device_nodes_of_a_folder_and_of_a_driver_container_have_their_paths_on_
     ("given", "candidates", "bridge"),
     [
         ({"enforcer": "none"}, ("none",), ""),
-        ({}, ("nvidia", "tensor-fusion", "hami-core", "mps"), DEVICE_PLUGINS),
-        (
-            {"kubelet_root": "/k"},
-            ("nvidia", "tensor-fusion", "hami-core", "mps"),
-            "/k/device-plugins",
-        ),
+        ({}, AUTO, DEVICE_PLUGINS),
+        ({"kubelet_root": "/k"}, AUTO, "/k/device-plugins"),
         ({"enforcer": "mps,hami-core"}, ("mps", "hami-core"), ""),
         ({"enforcer": "mps,tensor-fusion"}, ("mps", "tensor-fusion"), DEVICE_PLUGINS),
         ({"enforcer": "tensor-fusion"}, ("tensor-fusion",), ""),
         ({"enforcer": "tensor-fusion", "hypervisor_sockets": "/s"}, ("tensor-fusion",), "/s"),
-        ({"enforcer": "mps,auto"}, ("mps", "nvidia", "tensor-fusion", "hami-core"), DEVICE_PLUGINS),
+        (
+            {"enforcer": "mps,auto"},
+            ("mps", *(each for each in AUTO if each != "mps")),
+            DEVICE_PLUGINS,
+        ),
         ({"simulated_gpus": "1xT4"}, ("tensor-fusion",), ""),
         ({"simulated_gpus": "1xT4", "enforcer": "mps"}, ("mps",), ""),
     ],

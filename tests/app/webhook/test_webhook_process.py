@@ -17,6 +17,7 @@ import pytest
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import EVENTS, GPUPOOLS, Client
+from tensorfusion_dra import metrics
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
@@ -280,6 +281,8 @@ def test_reviews_are_answered_and_counted_until_the_webhook_stops_in_order(
     refused = found.values("webhook_requests_refused_total", "code")
     assert refused == {**dict.fromkeys(REFUSED, 1), "500": 0, "503": 0}
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
+    requests = {(each["verb"], each["resource"]) for each, _ in found.each("api_requests_total")}
+    assert requests == {*metrics.WEBHOOK}
     end = found.value("webhook_certificate_expiry_timestamp_seconds")
     assert end > found.value("process_start_time_seconds")
     rows = documented_metrics.listed(documented_metrics.WEBHOOK)

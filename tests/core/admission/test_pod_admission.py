@@ -13,6 +13,7 @@ from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.enforcers import registered
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
@@ -43,7 +44,9 @@ def admitted_pod(
 def refused(found: Json) -> list[str]:
     return [
         str(error)
-        for error in pod_admission.errors(*asked_of(found), hard_needs=isolation.HARD_NEEDS)
+        for error in pod_admission.errors(
+            *asked_of(found), hard_needs=isolation.HARD_NEEDS, bypasses=registered.BYPASSES
+        )
     ]
 
 
@@ -324,7 +327,9 @@ def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
     more = {*pod_admission.OTHERS, *pod_admission.WITHOUT_EFFECT}
     annotations = dict.fromkeys(others | {names.ANNOTATION_PREFIX + name for name in more}, "1")
 
-    errors = pod_admission.errors(pod_document(annotations), PodRequest(), (), hard_needs="")
+    errors = pod_admission.errors(
+        pod_document(annotations), PodRequest(), (), hard_needs="", bypasses=()
+    )
 
     assert not any("did you mean" in str(error) for error in errors)
 
@@ -354,7 +359,7 @@ OFF = "expected no switch that turns the limiter off"
                 switches({"name": switch, "value": "1"}),
                 [f"spec.containers[1].env[1].name: found {switch}, {OFF}"],
             )
-            for switch in sorted(pod_admission.REFUSED_ENV)
+            for switch in sorted({*pod_admission.REFUSED_ENV, *registered.BYPASSES})
         ),
         (
             {},
