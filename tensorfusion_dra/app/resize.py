@@ -16,9 +16,9 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
-_ANNOTATIONS: Final = {
-    names.CAPACITY_TFLOPS: (names.ANNOTATION_TFLOPS_LIMIT, share_policy.tflops_limit),
-    names.CAPACITY_VRAM: (names.ANNOTATION_VRAM_LIMIT, share_policy.vram_limit),
+_PARSERS: Final = {
+    names.CAPACITY_TFLOPS: share_policy.tflops_limit,
+    names.CAPACITY_VRAM: share_policy.vram_limit,
 }
 _POLL_SECONDS: Final = 1.0
 
@@ -60,7 +60,6 @@ def run(flags: argparse.Namespace) -> int:
     namespace = flags.namespace or kubectl.namespace(flags.kubeconfig, flags.context)
     claim = _claim(api, namespace, flags.target)
     name = claim["metadata"]["name"]
-    labels = resize.labelled(claim)["metadata"]["labels"]
     path = resource_path("resourceclaims", namespace=namespace, name=name)
     api.change(
         "PATCH",
@@ -68,8 +67,8 @@ def run(flags: argparse.Namespace) -> int:
         body={
             "metadata": {
                 "uid": claim["metadata"]["uid"],
-                "labels": {names.LABEL_NODE: labels[names.LABEL_NODE]},
-                "annotations": {_ANNOTATIONS[each][0]: text for each, text in asked.items()},
+                "labels": resize.label(claim),
+                "annotations": {resize.ANNOTATIONS[each]: text for each, text in asked.items()},
             }
         },
         content_type=MERGE_PATCH,
@@ -84,10 +83,10 @@ def run(flags: argparse.Namespace) -> int:
 
 def _amount(text: str) -> tuple[str, str]:
     name, _, amount = text.partition("=")
-    if name not in _ANNOTATIONS:
+    if name not in _PARSERS:
         raise InputError(f"found {printable.one_line(text)}, expected vram=40Gi or tflops=200")
     try:
-        found = _ANNOTATIONS[name][1](amount)
+        found = _PARSERS[name](amount)
     except ValueError as error:
         raise InputError(f"{name}: {error}") from error
     if found is None:
@@ -116,7 +115,7 @@ def _claim(api: Api, namespace: str, target: str) -> Item:
             for each in sorted(filter(None, entries))
         )
         claims = [found for each in paths if (found := api.find(each))]
-    ours = [each for each in claims if resize.nodes(each)]
+    ours = [each for each in claims if resize.label(each)]
     if len(ours) != 1:
         shown = ", ".join(str(each["metadata"]["name"]) for each in ours) or "none"
         raise InputError(
