@@ -14,6 +14,7 @@ from tensorfusion_dra.core.claims import resize, share_policy
 from tensorfusion_dra.core.claims.device_status import CONDITION_CHANGED
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
 _PARSERS: Final = {
@@ -72,11 +73,11 @@ def run(flags: argparse.Namespace) -> int:
             }
         },
         content_type=MERGE_PATCH,
-        permission="update resourceclaims",
+        permission="patch resourceclaims",
     )
     sys.stdout.write(
         f"claim {namespace}/{name}: limits asked for: {_shown(asked)}. Its request stays as it is: "
-        "for a larger one, create the pod again.\n"
+        "for a larger one, create the pod again with a new claim.\n"
     )
     return _answer(api, path, asked, flags.wait) if flags.wait else 0
 
@@ -87,7 +88,7 @@ def _amount(text: str) -> tuple[str, str]:
         raise InputError(f"found {printable.one_line(text)}, expected vram=40Gi or tflops=200")
     try:
         found = _PARSERS[name](amount)
-    except ValueError as error:
+    except (ValueError, QuantityError) as error:
         raise InputError(f"{name}: {error}") from error
     if found is None:
         raise InputError(f"{name}: found {amount!r}, expected more than 0")

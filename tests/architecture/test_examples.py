@@ -541,3 +541,26 @@ def test_pools_have_the_drivers_defaults_ranges_and_levels() -> None:
 def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
     pool = gpupool_document("prod", capacityConfig={"oversubscription": ratios})
     return gpupool.parse(pool).oversubscription
+
+
+@pytest.mark.process
+def test_changes_of_limits_and_of_the_label_are_sent_and_no_others() -> None:
+    entry = webhooks()["Mutating", "changed-limits"]
+    result = {"driver": names.DRIVER, "pool": "p/n", "device": "gpu-0", "request": "gpu"}
+
+    def claim(key: str = "", text: str = "1", *, part: str = "annotations", **status: Any) -> Json:
+        metadata = {"name": "a", **({part: {key: text}} if key else {})}
+        return {"metadata": metadata, "spec": {}, "status": status}
+
+    ours = {"allocation": {"devices": {"results": [result]}}}
+    theirs = {"allocation": {"devices": {"results": [{**result, "driver": "gpu.nvidia.com"}]}}}
+    limit, label = names.ANNOTATION_VRAM_LIMIT, {"key": names.LABEL_NODE, "part": "labels"}
+    assert is_sent(entry, claim(limit, **ours), claim(**ours))
+    assert is_sent(entry, claim(**ours), claim(limit, **ours))
+    assert is_sent(entry, claim(limit, "2", **ours), claim(limit, **ours))
+    assert is_sent(entry, claim(**label, **ours), claim(**ours))
+    assert is_sent(entry, claim(**ours), claim(**label, **ours))
+    assert not is_sent(entry, claim(limit, **ours), claim(limit, **ours))
+    assert not is_sent(entry, claim("example.com/a", **ours), claim(**ours))
+    assert not is_sent(entry, claim(limit, **theirs), claim(**theirs))
+    assert not is_sent(entry, claim(limit), claim())

@@ -73,7 +73,8 @@ class Resize:
             in_use = Quantity.of_bytes(used.vram_bytes)
             return IN_PART, f"{text}; {in_use} is in use and counts until the container frees it"
         is_clamped = {
-            names.CAPACITY_TFLOPS: share.compute_clamped,
+            # A fixed limit was decided when the container started.
+            names.CAPACITY_TFLOPS: share.compute_clamped and share.granted is None,
             names.CAPACITY_VRAM: share.memory_clamped,
         }
         if any(is_clamped[name] for name in self.asked):
