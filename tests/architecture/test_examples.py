@@ -546,21 +546,20 @@ def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
 @pytest.mark.process
 def test_changes_of_limits_and_of_the_label_are_sent_and_no_others() -> None:
     entry = webhooks()["Mutating", "changed-limits"]
-    result = {"driver": names.DRIVER, "pool": "p/n", "device": "gpu-0", "request": "gpu"}
 
-    def claim(key: str = "", text: str = "1", *, part: str = "annotations", **status: Any) -> Json:
-        metadata = {"name": "a", **({part: {key: text}} if key else {})}
-        return {"metadata": metadata, "spec": {}, "status": status}
+    def sent(new: Json, old: Json, driver: str = names.DRIVER) -> bool:
+        result = {"driver": driver, "pool": "p/n", "device": "gpu-0", "request": "gpu"}
+        status = {"allocation": {"devices": {"results": [result] if driver else []}}}
+        documents = [{"metadata": each, "spec": {}, "status": status} for each in (new, old)]
+        return is_sent(entry, *documents)
 
-    ours = {"allocation": {"devices": {"results": [result]}}}
-    theirs = {"allocation": {"devices": {"results": [{**result, "driver": "gpu.nvidia.com"}]}}}
-    limit, label = names.ANNOTATION_VRAM_LIMIT, {"key": names.LABEL_NODE, "part": "labels"}
-    assert is_sent(entry, claim(limit, **ours), claim(**ours))
-    assert is_sent(entry, claim(**ours), claim(limit, **ours))
-    assert is_sent(entry, claim(limit, "2", **ours), claim(limit, **ours))
-    assert is_sent(entry, claim(**label, **ours), claim(**ours))
-    assert is_sent(entry, claim(**ours), claim(**label, **ours))
-    assert not is_sent(entry, claim(limit, **ours), claim(limit, **ours))
-    assert not is_sent(entry, claim("example.com/a", **ours), claim(**ours))
-    assert not is_sent(entry, claim(limit, **theirs), claim(**theirs))
-    assert not is_sent(entry, claim(limit), claim())
+    plain: Json = {"name": "a"}
+    limit: Json
+    other: Json
+    limit, other = ({**plain, "annotations": {names.ANNOTATION_VRAM_LIMIT: text}} for text in "12")
+    label: Json = {**plain, "labels": {names.LABEL_NODE: "n"}}
+    changes = [(limit, plain), (plain, limit), (other, limit), (label, plain), (plain, label)]
+    assert all(sent(new, old) for new, old in changes)
+    assert not any(sent(new, old, driver) for new, old in changes for driver in ("", "other"))
+    assert not sent(limit, limit)
+    assert not sent({**plain, "annotations": {"example.com/a": "1"}}, plain)

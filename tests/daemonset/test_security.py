@@ -638,7 +638,9 @@ def test_a_fraction_of_a_byte_that_may_keep_pods_waiting_is_warned_of(
     assert bound["spec"]["validationActions"] == ["Warn"]
 
 
-def pod(*, limit: str = "", other: str = "", is_bound: bool = True, has_claims: bool = True) -> Any:
+def edited_pod(
+    *, limit: str = "", other: str = "", is_bound: bool = True, has_claims: bool = True
+) -> Any:
     found = {names.ANNOTATION_VRAM_LIMIT: limit, "example.com/other": other}
     return {
         "metadata": {
@@ -657,14 +659,19 @@ def pod(*, limit: str = "", other: str = "", is_bound: bool = True, has_claims: 
 @pytest.mark.parametrize(
     ("old", "new", "user", "expected"),
     [
-        (pod(), pod(limit="40Gi"), "tenant", "kubectl tensorfusion resize a -n team-a vram=40Gi"),
-        (pod(limit="1Gi"), pod(limit="40Gi"), "tenant", "limits of a pod that runs"),
-        (pod(limit="1Gi"), pod(), "tenant", "or annotate its ResourceClaim"),
-        (pod(limit="1Gi"), pod(limit="1Gi", other="1"), "tenant", ""),
-        (pod(is_bound=False), pod(limit="1Gi", is_bound=False), "tenant", ""),
-        (pod(has_claims=False), pod(limit="1Gi", has_claims=False), "tenant", ""),
         (
-            *(pod(), pod(limit="1Gi")),
+            edited_pod(),
+            edited_pod(limit="40Gi"),
+            "tenant",
+            "kubectl tensorfusion resize a -n team-a vram=40Gi",
+        ),
+        (edited_pod(limit="1Gi"), edited_pod(limit="40Gi"), "tenant", "limits of a pod that runs"),
+        (edited_pod(limit="1Gi"), edited_pod(), "tenant", "or annotate its ResourceClaim"),
+        (edited_pod(limit="1Gi"), edited_pod(limit="1Gi", other="1"), "tenant", ""),
+        (edited_pod(is_bound=False), edited_pod(limit="1Gi", is_bound=False), "tenant", ""),
+        (edited_pod(has_claims=False), edited_pod(limit="1Gi", has_claims=False), "tenant", ""),
+        (
+            *(edited_pod(), edited_pod(limit="1Gi")),
             *("system:serviceaccount:tensorfusion-dra:tensorfusion-dra-node-plugin", ""),
         ),
     ],
