@@ -73,19 +73,25 @@ def _hour(changed: int) -> tuple[int, int]:
         for node in ("node-0", "node-1"):
             for number in range(_SHARES):
                 client.create(CLAIMS, _claim(f"{node}-{number}", node))
+        seen: dict[str, Any] = {}
         claims = ApiClaims(Api(kubeconfig(Path(folder))))
 
         def follow(event: str, item: Mapping[str, Any]) -> None:
-            ref = ClaimRef(**{key: item["metadata"][key] for key in ("namespace", "name", "uid")})
-            claims.fetch(ref, wait_seconds=5)
+            about = dict(item["metadata"])
+            if (asked := about.pop("annotations", None)) != seen.get(about["uid"]):
+                seen[about["uid"]] = asked
+                claims.fetch(ClaimRef(**about), wait_seconds=5)
 
         def follow_all(items: Any) -> None:
             for item in items:
                 follow("ADDED", item)
 
-        about = {"metadata!": dict.fromkeys(("namespace!", "name!", "uid!"), str)}
+        texts = dict.fromkeys(("namespace!", "name!", "uid!"), str)
+        kept: dict[str, Any] = {
+            "metadata!": {**texts, "annotations": {names.ANNOTATION_VRAM_LIMIT: str}}
+        }
         label = f"{names.LABEL_NODE}=node-0"
-        loop = claims.watch(label, about, follow_all, follow)
+        loop = claims.watch(label, kept, follow_all, follow)
         thread = threading.Thread(target=loop.run)
         thread.start()
         for quarter in range(4):

@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import resize, share_policy
 from tensorfusion_dra.core.claims.device_status import CONDITION_CHANGED
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
@@ -75,8 +75,9 @@ def run(flags: argparse.Namespace) -> int:
         content_type=MERGE_PATCH,
         permission="patch resourceclaims",
     )
+    shown = ", ".join(f"{each} {text}" for each, text in asked.items())
     sys.stdout.write(
-        f"claim {namespace}/{name}: limits asked for: {_shown(asked)}. Its request stays as it is: "
+        f"claim {namespace}/{name}: limits asked for: {shown}. Its request stays as it is: "
         "for a larger one, create the pod again with a new claim.\n"
     )
     return _answer(api, path, asked, flags.wait) if flags.wait else 0
@@ -105,11 +106,8 @@ def _claim(api: Api, namespace: str, target: str) -> Item:
     else:
         pod = api.find(resource_path("pods", namespace=namespace, name=name, root=CORE)) or {}
         entries = {
-            *(each.get("resourceClaimName") for each in objects_at(pod, "spec", "resourceClaims")),
-            *(
-                each.get("resourceClaimName")
-                for each in objects_at(pod, "status", "resourceClaimStatuses")
-            ),
+            *resource_claims.names_by_entry(pod).values(),
+            resource_claims.extended_name(pod),
         }
         paths = (
             resource_path("resourceclaims", namespace=namespace, name=each)
@@ -156,7 +154,3 @@ def _answer(api: Api, path: str, asked: Mapping[str, str], seconds: float) -> in
         f"found no answer of the node within {seconds:g} s, expected condition {CONDITION_CHANGED} "
         "in the claim's status; setting resize of its node plugin may be false"
     )
-
-
-def _shown(asked: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {quantity.parse(text)}" for name, text in asked.items())

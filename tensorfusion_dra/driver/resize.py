@@ -102,9 +102,7 @@ class ResizeFollower:
         return {**about, "annotations": hash(str(about.get("annotations")))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Have all claims with the label read: any of them may have changed."""
-        with self._guard:
-            self._asked.clear()
+        """Have the claims with the label read of which a change was missed."""
         for item in items:
             self.on_event("ADDED", item)
 
