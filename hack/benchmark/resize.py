@@ -29,8 +29,8 @@ _HOUR_SECONDS: Final = 3600 // _FASTER
 _SHARES: Final = 16
 _CASES: Final = (
     "nothing",
-    "one share each quarter of an hour",
-    "all shares each quarter of an hour",
+    "one share every 15 minutes",
+    "all shares every 15 minutes",
 )
 
 

@@ -44,8 +44,9 @@ def requests(cluster: SimulatedCluster) -> tuple[int, list[str]]:
     return cluster.server.requests.received(USER_AGENT), sorted({*verbs} & {"list", "watch"})
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_change_is_granted_in_part_and_refused_and_outlives_a_kill(
-    capsys: pytest.CaptureFixture[str], quiet: None
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with cluster_with("1xA100-SXM4-80GB") as cluster:
         cluster.serve_pages()
@@ -114,6 +115,7 @@ def test_other_nodes_claims_and_other_changes_cost_no_request() -> None:
         assert requests(cluster)[0] - before <= 6
 
 
+@pytest.mark.usefixtures("quiet")
 def test_without_the_setting_nothing_is_listed_or_watched() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.append("--resize=false")
