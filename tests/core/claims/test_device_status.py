@@ -120,6 +120,38 @@ def test_clamped_limits_are_reported_with_the_wanted_ones(
     assert f"24Gi of memory, isolation soft; clamped from {text}: " in condition["message"]
 
 
+FIXED = "set when the container started, and stays until the pod starts again"
+LEFT = "the card and its other tenants' requests leave less"
+BOTH = "80% of compute and 32Gi of memory"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, f"{BOTH}: {LEFT}"),
+        # MPS, isolation hard, and containers of HAMi-core from before a release that lends.
+        ({"granted": reported_limit(24)}, f"{BOTH}: {FIXED}"),
+        (
+            {"granted": reported_limit(16), "divides_memory": True},
+            f"80% of compute: {FIXED}; clamped from 32Gi of memory: {LEFT}",
+        ),
+        (
+            {"granted": reported_limit(16), "divides_memory": True, "idle_compute": True},
+            "80% of compute: the rest is lent while the card's other tenants are idle; "
+            f"clamped from 32Gi of memory: {LEFT}",
+        ),
+    ],
+)
+def test_message_says_when_more_than_the_limit_can_be_had(
+    changes: dict[str, Any], text: str
+) -> None:
+    share = reported_share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB, **changes)
+
+    (condition,) = only_entry(share)["conditions"]
+
+    assert condition["message"].endswith(f"isolation soft; clamped from {text}")
+
+
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:
     shown = {DEVICE: Readiness(since=SINCE, reason="claim default/a: found 2 cards")}
 
