@@ -160,9 +160,11 @@ class HamiCore(Enforcer):
         *,
         is_new: bool,
     ) -> Sequence[Verdict]:
+        # Before and after the files: they may be lifted, or limited again, while they are read.
+        lifted = self._folders.lifted()
         caches = self._folders.caches(claim)
-        # Read after the files: a switch is off only while this is recorded.
-        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in self._folders.lifted()
+        lifted |= self._folders.lifted()
+        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in lifted
         reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
@@ -177,17 +179,13 @@ class HamiCore(Enforcer):
         ]
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        """Write the memory limits of all claims of its cards; wait until others keep theirs."""
+        """Write the memory limits of all claims; wait until others on its cards keep theirs."""
         if not self._folders.files(claim):
             return
         wait_seconds = min(_LOCK_SECONDS, max(0.0, deadline - time.monotonic()))
         cards = {share.gpu_uuid for share in claim.shares}
         with self._folders.alone(wait_seconds=wait_seconds):
-            above = self._folders.keep_memory_limits(
-                other
-                for other in records()
-                if not cards.isdisjoint(share.gpu_uuid for share in other.shares)
-            )
+            above = self._folders.keep_memory_limits(records())
         for uuid in cards & above.keys():
             if above[uuid].ref.uid != claim.ref.uid and deadline != AT_ONCE:
                 raise RetryableError(
