@@ -264,7 +264,9 @@ def exited(node: Node) -> None:
         pytest.param(beside(B, processes=0), True, id="without a process"),
         pytest.param(exited, True, id="whose process exited"),
         pytest.param(beside(B, processes=64), True, id="with 64 idle processes"),
-        pytest.param(beside(claim("b", admin_share())), True, id="beside admin access"),
+        pytest.param(
+            beside(claim("b", admin_share(), enforcer="none")), True, id="beside admin access"
+        ),
         pytest.param(beside(claim("b", share(1)), sm_percent=9), True, id="work on another card"),
         pytest.param(observed("uid-a"), True, id="observed itself"),
         pytest.param(damaged(frozenset({"gpu-1"})), True, id="damaged record on another card"),
@@ -317,6 +319,7 @@ def test_only_limits_above_the_request_on_real_cards_are_lifted(
     node.add(borrower, B)
 
     assert node.settle(borrower) == ({"a"} if is_lifted else set())
+    assert lending.may_borrow(borrower) is is_lifted
 
 
 def test_claim_over_two_cards_has_both_or_none(node: Node) -> None:
@@ -666,7 +669,8 @@ def test_start_of_the_enforcers_loops_takes_back(node: Node) -> None:
 
 
 def test_start_on_a_node_without_claims_writes_nothing(node: Node) -> None:
-    node.new_loop().begin()
+    node.loop.begin()
+    node.run(*[lambda: None] * 3)
 
     assert not Path(node.hami.root).exists()
 
@@ -835,6 +839,18 @@ def test_memory_limit_is_lowered_to_what_is_used_and_others_wait(node: Node) -> 
     node.use_memory(a, 20)
     node.hami.apply(before[1], lambda: node.claims, NEVER)
     assert (node.limits(a), node.limits(b)) == ([20] * 16, [60] * 16)
+
+
+def test_limit_of_zero_which_is_none_is_replaced_also_while_nothing_is_raised(node: Node) -> None:
+    a = claim("a", share(vram=60, wants=60))
+    node.add(a, B)
+    node.round()
+    node.use_memory(a, 55)
+    node.write(B, MEMORY_LIMITS, bytes(128))
+    node.claims[0] = claim("a", share(vram=20, wants=60))
+    node.round()
+
+    assert (node.limits(a)[0], node.limits(B)) == (55, [20] * 16)
 
 
 def test_limit_follows_what_was_allocated_while_it_was_lowered(node: Node) -> None:

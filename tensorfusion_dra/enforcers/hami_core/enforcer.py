@@ -180,14 +180,14 @@ class HamiCore(Enforcer):
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
         """Write the memory limits of all claims; wait until others on its cards keep theirs."""
-        if not self._folders.files(claim):
-            return
+        if deadline == AT_ONCE or not self._folders.files(claim):
+            return  # LendingLoop does it within a round
         wait_seconds = min(_LOCK_SECONDS, max(0.0, deadline - time.monotonic()))
         cards = {share.gpu_uuid for share in claim.shares}
         with self._folders.alone(wait_seconds=wait_seconds):
             above = self._folders.keep_memory_limits(records())
         for uuid in cards & above.keys():
-            if above[uuid].ref.uid != claim.ref.uid and deadline != AT_ONCE:
+            if above[uuid].ref.uid != claim.ref.uid:
                 raise RetryableError(
                     f"claim {claim.ref}: {uuid}: found claim {above[uuid].ref} using more memory "
                     "than its limit, expected what was lent to it to be free again"

@@ -290,7 +290,7 @@ class LendingLoop:
 
     def begin(self) -> None:
         """Take back what a killed process has lent, unless another instance lends now."""
-        if Path(self._folders.claims).exists():
+        if self._has_claims():
             with self._throttle.warning("idle_compute_not_taken_back"), self._alone():
                 self._take_back()
 
@@ -300,6 +300,8 @@ class LendingLoop:
     def run(self) -> None:
         """Lend until the process stops, then take everything back."""
         while not self._node.wait_for_stop(ROUND_SECONDS):
+            if not self._has_claims():
+                continue
             with self._throttle.warning("idle_compute_not_lent"), self._alone():
                 self._take_back()
                 try:
@@ -385,6 +387,10 @@ class LendingLoop:
                 stack.callback(cache.switch_compute_limits, found, on=True)
                 cache.switch_compute_limits(found, on=False)
                 self._open[path] = stack.pop_all()
+
+    def _has_claims(self) -> bool:
+        """Return True if a claim was prepared for HAMi-core in this boot."""
+        return Path(self._folders.claims).exists()
 
     def _alone(self) -> AbstractContextManager[None]:
         """Be the only instance that lends.
