@@ -821,8 +821,8 @@ def test_memory_limit_is_lowered_to_what_is_used_and_others_wait(node: Node) -> 
     node.round()
     assert (node.limits(a), node.limits(elsewhere)) == ([60] * 16, [30] * 16)
     node.use_memory(a, 55)
-    before = [claim("a", share(vram=20, wants=60)), claim("b", share(vram=60, wants=60))]
-    node.claims = [*before, claim("c", share(1, vram=40, wants=40))]
+    lower, higher = claim("a", share(vram=20, wants=60)), claim("b", share(vram=60, wants=60))
+    node.claims = [lower, higher, claim("c", share(1, vram=40, wants=40))]
 
     node.round()
     assert node.limits(a) == [55, *[20] * 15]
@@ -832,12 +832,12 @@ def test_memory_limit_is_lowered_to_what_is_used_and_others_wait(node: Node) -> 
     node.round()
     assert (node.limits(a)[0], node.limits(b)[0]) == (50, 20)
     with pytest.raises(RetryableError, match=r"a using more memory .* to be free again"):
-        node.hami.apply(before[1], lambda: node.claims, NEVER)
-    node.hami.apply(before[1], lambda: node.claims, AT_ONCE)
-    node.hami.apply(before[0], lambda: node.claims, NEVER)
+        node.hami.apply(higher, lambda: node.claims, NEVER)
+    node.hami.apply(higher, lambda: node.claims, AT_ONCE)  # waits for nobody
+    node.hami.apply(lower, lambda: node.claims, NEVER)  # nor does the one that is waited for
 
     node.use_memory(a, 20)
-    node.hami.apply(before[1], lambda: node.claims, NEVER)
+    node.hami.apply(higher, lambda: node.claims, NEVER)
     assert (node.limits(a), node.limits(b)) == ([20] * 16, [60] * 16)
 
 
