@@ -903,6 +903,24 @@ def test_use_on_one_card_keeps_limits_of_a_claim_over_two_cards(node: Node) -> N
     assert (node.limits(raised)[:2], node.limits(c)[0]) == ([20, 20], 50)
 
 
+def test_use_on_the_second_card_of_a_claim_keeps_limits_of_its_tenants(node: Node) -> None:
+    both, c = claim("b", share(0), share(1, vram=60, wants=60)), claim("c", share(1))
+    node.add(both, c)
+    node.round()
+    second = slice(USED.start + 64, USED.stop + 64)
+    node.write(both, second, (50 * GIB).to_bytes(8, "little"))
+    node.claims = [
+        claim("b", share(0), share(1, wants=60)),
+        claim("c", share(1, vram=60, wants=60)),
+    ]
+
+    node.round()
+    assert (node.limits(both)[:2], node.limits(c)[0]) == ([20, 50], 20)
+    node.write(both, second, bytes(8))
+    node.round()
+    assert (node.limits(both)[:2], node.limits(c)[0]) == ([20, 20], 60)
+
+
 def test_cards_have_their_limits_at_their_index_and_all_others_the_smallest(node: Node) -> None:
     node.add(claim("a", share(1, vram=30, wants=30), share(0, vram=50, wants=50)))
     node.round()
