@@ -222,8 +222,8 @@ def _owner_starts(
         theirs = one.end().printed
     ends = own[-1]["at"]
     before = _percent(theirs, since - 1, since)
-    limited = _until(theirs, since, lambda percent: percent <= borrower.share + _NEAR)
-    back = _until(own, since, lambda percent: percent >= owner.share - _NEAR)
+    limited, _ = _first(theirs, since, lambda percent: percent <= borrower.share + _NEAR)
+    _, back = _first(own, since, lambda percent: percent >= owner.share - _NEAR)
     after = [_percent(each, since + _SETTLE_SECONDS, ends) for each in (theirs, own)]
     return Outcome(
         name=name or "an owner starts after 10 s of silence",
@@ -465,9 +465,11 @@ def _percent(printed: _Printed, start: float, end: float = float("inf")) -> floa
     return float(100 * sum(each["count"] for each in windows) * _KERNEL_SECONDS / seconds)
 
 
-def _until(printed: _Printed, start: float, is_reached: Callable[[float], bool]) -> float:
-    """Return the time from the start to the end of the first window with such a percentage."""
+def _first(
+    printed: _Printed, start: float, is_reached: Callable[[float], bool]
+) -> tuple[float, float]:
+    """Return begin and end of the first window with such a percentage, in seconds after start."""
     for each in printed:
         if "at" in each and each["at"] >= start and is_reached(_percent([each], start)):
-            return float(each["at"] + each["seconds"] - start)
-    return float("inf")
+            return each["at"] - start, each["at"] - start + each["seconds"]
+    return float("inf"), float("inf")
