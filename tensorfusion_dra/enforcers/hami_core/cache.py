@@ -75,6 +75,9 @@ class Cache:
             has initialized the file.
         processes: Number of processes that are registered.
         used: Memory that they have allocated, in bytes by index; None if it is not known.
+        unlimited: Number of those that use a card and have no PID on the host. HAMi-core never
+            limits their compute. It finds a PID by comparing NVML's processes before and after the
+            process makes a context, and finds none if another one starts at the same time.
         is_busy: True if one of them used a card in the last second, or if that is not known.
         limits_compute: True unless the compute limits are lifted.
         launched_at: Time of the last launch or start, in seconds since 1970.
@@ -85,6 +88,7 @@ class Cache:
     limits: tuple[Limit, ...] = ()
     processes: int = 0
     used: tuple[int, ...] | None = (0,) * CARDS
+    unlimited: int = 0
     is_busy: bool = False
     limits_compute: bool = True
     launched_at: int = 0
@@ -128,6 +132,7 @@ def read(path: str) -> Cache:
         ),
         processes=count,
         used=tuple(used) if is_known else None,
+        unlimited=sum(not host_pid and any(rest[:CARDS]) for _, host_pid, *rest in alive),
         is_busy=busy or not is_known,
         limits_compute=switch != 0,
         launched_at=launched_at,

@@ -252,10 +252,19 @@ def of_request(
         if not (cache.limits_compute or may_be_off):
             text = f"{cache.path}: found the compute limits lifted though nothing is lent"
             return verdicts.not_enforced(verdicts.LIMITS_DIFFER, f"{text}, expected them to hold")
-        return verdicts.enforced(
+        verdict = verdicts.enforced(
             verdicts.LIMITER_ACTIVE,
             f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
         )
+        if cache.unlimited:
+            compute = verdicts.not_enforced(
+                verdicts.COMPUTE_NOT_LIMITED,
+                f"{cache.path}: processes that HAMi-core never limits, as it has not found their "
+                f"PID on the host: {cache.unlimited}; another one started at the same time; start "
+                "the pod again",
+            )
+            verdict = verdicts.of_limits(verdict, compute)
+        return verdict
     if library_reason:
         return verdicts.not_enforced(
             verdicts.LIMITER_MISSING,
