@@ -170,9 +170,14 @@ def _alone(scene: _Scene, name: str, pod: _Pod, *, expected: int) -> Outcome:
         time.sleep(_SETTLE_SECONDS)
         since = time.monotonic()
         time.sleep(_MEASURE_SECONDS)
+        verdict = scene.verdict(pod)
         got = _percent(tenant.end().printed, since)
     holds = got >= _WHOLE if expected == 100 else abs(got - expected) <= _NEAR
-    return Outcome(name=name, seen=f"{got:.0f} %", holds=holds)
+    return Outcome(
+        name=name,
+        seen=f"{got:.0f} %; LimitsEnforced is {verdict}",
+        holds=holds and verdict.startswith("True"),
+    )
 
 
 def _got(
