@@ -160,9 +160,11 @@ class HamiCore(Enforcer):
         *,
         is_new: bool,
     ) -> Sequence[Verdict]:
+        # Before and after the files: they may be lifted, or limited again, while they are read.
+        lifted = self._folders.lifted()
         caches = self._folders.caches(claim)
-        # Read after the files: a switch is off only while this is recorded.
-        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in self._folders.lifted()
+        lifted |= self._folders.lifted()
+        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in lifted
         reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
@@ -177,19 +179,15 @@ class HamiCore(Enforcer):
         ]
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        """Write the memory limits of all claims of its cards; wait until others keep theirs."""
-        if not self._folders.files(claim):
-            return
+        """Write the memory limits of all claims; wait until others on its cards keep theirs."""
+        if deadline == AT_ONCE or not self._folders.files(claim):
+            return  # LendingLoop does it within a round
         wait_seconds = min(_LOCK_SECONDS, max(0.0, deadline - time.monotonic()))
         cards = {share.gpu_uuid for share in claim.shares}
         with self._folders.alone(wait_seconds=wait_seconds):
-            above = self._folders.keep_memory_limits(
-                other
-                for other in records()
-                if not cards.isdisjoint(share.gpu_uuid for share in other.shares)
-            )
+            above = self._folders.keep_memory_limits(records())
         for uuid in cards & above.keys():
-            if above[uuid].ref.uid != claim.ref.uid and deadline != AT_ONCE:
+            if above[uuid].ref.uid != claim.ref.uid:
                 raise RetryableError(
                     f"claim {claim.ref}: {uuid}: found claim {above[uuid].ref} using more memory "
                     "than its limit, expected what was lent to it to be free again"
@@ -254,10 +252,19 @@ def of_request(
         if not (cache.limits_compute or may_be_off):
             text = f"{cache.path}: found the compute limits lifted though nothing is lent"
             return verdicts.not_enforced(verdicts.LIMITS_DIFFER, f"{text}, expected them to hold")
-        return verdicts.enforced(
+        verdict = verdicts.enforced(
             verdicts.LIMITER_ACTIVE,
             f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
         )
+        if cache.unlimited:
+            compute = verdicts.not_enforced(
+                verdicts.COMPUTE_NOT_LIMITED,
+                f"{cache.path}: processes that HAMi-core never limits, as it has not found their "
+                f"PID on the host: {cache.unlimited}; another one started at the same time; start "
+                "the pod again",
+            )
+            verdict = verdicts.of_limits(verdict, compute)
+        return verdict
     if library_reason:
         return verdicts.not_enforced(
             verdicts.LIMITER_MISSING,
