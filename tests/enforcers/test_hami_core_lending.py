@@ -271,7 +271,8 @@ def exited(node: Node) -> None:
         pytest.param(observed("uid-a"), True, id="observed itself"),
         pytest.param(damaged(frozenset({"gpu-1"})), True, id="damaged record on another card"),
         pytest.param(beside(B, sm_percent=1), False, id="utilization"),
-        pytest.param(beside(B, host_pid=0), False, id="no PID on the host"),
+        pytest.param(beside(B, host_pid=0, used=1), False, id="no PID on the host"),
+        pytest.param(beside(B, host_pid=0), True, id="process without memory, such as nvidia-smi"),
         pytest.param(beside(B, processes=65), False, id="more than 64 processes"),
         pytest.param(beside(B, processes=-1), True, id="negative number of processes"),
         pytest.param(beside(B, launched_at=1_800_000_000), False, id="launch in the future"),
@@ -553,7 +554,8 @@ def test_switch_that_a_tenant_turned_off_is_found_and_turned_on(node: Node) -> N
     assert node.settle(A) == {"a"}
     fixed = claim("c", share(2, idle_compute=False))
     node.add(fixed, switch=0)
-    assert reasons(node, A) == reasons(node, fixed) == ["LimiterActive"]
+    assert reasons(node, A) == ["IdleComputeLent"]
+    assert reasons(node, fixed) == ["LimiterActive"]
 
 
 @pytest.mark.parametrize("is_lifted_first", [False, True])
@@ -577,7 +579,7 @@ def test_limits_that_are_lifted_or_hold_again_while_they_are_judged_are_enforced
         return read(descriptor, size, offset)
 
     monkeypatch.setattr(os, "pread", pread)
-    assert reasons(node, A) == ["LimiterActive"]
+    assert reasons(node, A) == ["IdleComputeLent"]
     assert node.lifted() == (set() if is_lifted_first else {"a"})
 
 
@@ -608,7 +610,7 @@ def test_memory_limit_that_a_tenant_wrote_is_found_and_written_again(
 
     node.round()
     assert node.limits(A) == [20] * 16
-    assert reasons(node, A) == ["LimiterActive"]
+    assert reasons(node, A) == ["IdleComputeLent"]
 
 
 @pytest.mark.parametrize("processes", [1, 65, 1 << 30])
@@ -935,7 +937,7 @@ def test_requests_of_a_claim_have_equal_limits(node: Node) -> None:
     node.round()
 
     assert node.limits(a) == node.limits(a, "second") == [30] * 16
-    assert reasons(node, a) == ["LimiterActive"] * 2
+    assert reasons(node, a) == ["IdleComputeLent"] * 2
 
 
 def test_old_record_keeps_its_memory_and_never_borrows(node: Node) -> None:

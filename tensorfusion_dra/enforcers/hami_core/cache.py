@@ -121,8 +121,10 @@ def read(path: str) -> Cache:
     alive = [each for each in processes if each[0]]  # a process that exits sets its PID to 0
     # What exited processes had counts for the others until the next process starts.
     used = [*map(sum, [*zip(*processes, strict=True)][2 : 2 + CARDS])] if alive else [0] * CARDS
-    # Without its PID on the host, HAMi-core finds no utilization of a process.
-    busy = any(not host_pid or any(rest[CARDS:]) for _, host_pid, *rest in alive)
+    # Without its PID on the host, HAMi-core finds no utilization of a process. One without memory
+    # works by no graph: it only asks NVML, as nvidia-smi does.
+    unlimited = sum(not host_pid and any(rest[:CARDS]) for _, host_pid, *rest in alive)
+    busy = unlimited > 0 or any(any(rest[CARDS:]) for _, _, *rest in alive)
     is_known = count <= _MAX_READ
     return Cache(
         path=path,
@@ -132,7 +134,7 @@ def read(path: str) -> Cache:
         ),
         processes=count,
         used=tuple(used) if is_known else None,
-        unlimited=sum(not host_pid and any(rest[:CARDS]) for _, host_pid, *rest in alive),
+        unlimited=unlimited,
         is_busy=busy or not is_known,
         limits_compute=switch != 0,
         launched_at=launched_at,

@@ -164,7 +164,7 @@ class HamiCore(Enforcer):
         lifted = self._folders.lifted()
         caches = self._folders.caches(claim)
         lifted |= self._folders.lifted()
-        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in lifted
+        lent = claim.ref.uid in lifted if lending.may_borrow(claim) else None
         reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
@@ -173,7 +173,7 @@ class HamiCore(Enforcer):
                 index_limits.limits(by_request[each.request]),
                 caches,
                 reason,
-                may_be_off=may_be_off,
+                lent=lent,
             )
             for each in shares
         ]
@@ -220,7 +220,7 @@ def of_request(
     caches: Mapping[str, Cache],
     library_reason: str,
     *,
-    may_be_off: bool = True,
+    lent: bool | None = None,
 ) -> Verdict:
     """Return the verdict about the cards of one request.
 
@@ -229,7 +229,8 @@ def of_request(
         expected: Its limits by the index of a card in the container.
         caches: The files of the claim's requests, as read.
         library_reason: Why no process can load the library; "" if one can.
-        may_be_off: True if the switch of the compute limits may be off, or has no effect.
+        lent: True while idle compute is lent to the claim; None if it never is, so that the switch
+            of the compute limits has no effect.
     """
     cache = caches.get(request)
     if cache is None or not (cache.processes or cache.reason):
@@ -249,13 +250,14 @@ def of_request(
                     "that was lent is still in use, or the first process in the container had "
                     "other limits in its environment; start the pod again",
                 )
-        if not (cache.limits_compute or may_be_off):
+        if lent is False and not cache.limits_compute:
             text = f"{cache.path}: found the compute limits lifted though nothing is lent"
             return verdicts.not_enforced(verdicts.LIMITS_DIFFER, f"{text}, expected them to hold")
-        verdict = verdicts.enforced(
-            verdicts.LIMITER_ACTIVE,
-            f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
-        )
+        text = f"limits in {cache.path} as in the claim, registered processes: {cache.processes}"
+        verdict = verdicts.enforced(verdicts.LIMITER_ACTIVE, text)
+        if lent:
+            text = f"{text}; the whole of its cards is lent to it while their other tenants idle"
+            verdict = verdicts.enforced(verdicts.IDLE_COMPUTE_LENT, text)
         if cache.unlimited:
             compute = verdicts.not_enforced(
                 verdicts.COMPUTE_NOT_LIMITED,
