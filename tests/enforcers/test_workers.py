@@ -20,6 +20,7 @@ from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers.tensor_fusion.workers import MAX_PATCHES
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
@@ -272,6 +273,28 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
 
     assert node.hypervisor.limits(pod) == {GPU_0: (3, GIB)}
     assert node.hypervisor.rate("train") == 3
+
+
+def test_few_annotations_change_in_a_round_and_those_that_changed_first(tmp_path: Path) -> None:
+    with worker_node(tmp_path, sockets=(0, 13, 14, 15)) as node:
+        pods = [f"pod-{index}" for index in range(2 * MAX_PATCHES + 2)]
+        for name in pods:
+            node.run(name, share_result(**SMALL))
+        node.follow()
+        before = len(node.pods.patches)
+
+        written = []
+        for number in range(4):
+            # Some tenants change theirs in every round.
+            for name in pods[: MAX_PATCHES if number else None]:
+                node.pods.stored[name]["metadata"]["annotations"][PREFIX + "gpu-count"] = "9"
+                node.workers.on_event("MODIFIED", deepcopy(node.pods.stored[name]))
+            written.append(node.workers.follow_annotations())
+
+        assert written == [MAX_PATCHES] * 4
+        assert len(node.pods.patches) == before + sum(written)
+        found = [node.pods.annotations(name)[PREFIX + "gpu-count"] for name in pods]
+        assert found[MAX_PATCHES:] == ["1"] * (MAX_PATCHES + 2)
 
 
 @pytest.mark.parametrize(
