@@ -265,7 +265,9 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
     pod = node.pods.put("train")
     write(node, {"tflops-limit": "312"})
     node.prepare(node.put("train", share_result(**SMALL), tflops_limit="312"))
-    assert node.hypervisor.rate("train") == 100
+    # A limiter would take 100 percent for no limit, and look again after a minute.
+    assert node.hypervisor.limits(pod) == {GPU_0: (99, GIB)}
+    assert node.hypervisor.rate("train") == 99
 
     node.run("other", share_result(tflops="300"))
     node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "dra-marks")
@@ -669,6 +671,32 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
         )
     assert stat.S_IMODE((notes / "uid-of-the-next").stat().st_mode) == 0o600
     assert len(node.hypervisor.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("reserved", "granted", "told"),
+    [
+        ([25], [25], 25),
+        ([25], [99], 99),
+        ([25], [100], 99),
+        ([99], [100], 99),
+        ([100], [100], 100),
+        ([40, 60], [40, 60], 100),
+        ([40, 30], [40, 60], 99),  # overcommitted
+        ([100, 50], [100, 50], 100),  # virtual compute
+    ],
+)
+def test_only_a_wholly_reserved_card_is_told_as_100_percent(
+    reserved: list[int], granted: list[int], told: int
+) -> None:
+    shares = [
+        replace(prepared_share(0, limit(percent, 20)), requested_sm_percent=request)
+        for request, percent in zip(reserved, granted, strict=True)
+    ]
+
+    (found,) = marks.told_limits(shares).values()
+
+    assert found == limit(told, 20 * len(shares))
 
 
 def test_hypervisor_keeps_soft_limits_of_its_own_claims_only() -> None:
