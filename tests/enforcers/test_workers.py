@@ -269,12 +269,12 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
     assert node.hypervisor.limits(pod) == {GPU_0: (99, GIB)}
     assert node.hypervisor.rate("train") == 99
 
-    node.run("other", share_result(tflops="300"))
+    node.run("other", share_result(tflops="10"))
     node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "dra-marks")
     node.follow()
 
-    assert node.hypervisor.limits(pod) == {GPU_0: (3, GIB)}
-    assert node.hypervisor.rate("train") == 3
+    assert node.hypervisor.limits(pod) == {GPU_0: (1, GIB)}
+    assert node.hypervisor.rate("train") == 1
 
 
 def test_few_annotations_change_in_a_round_and_those_that_changed_first(tmp_path: Path) -> None:

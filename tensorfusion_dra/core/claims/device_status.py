@@ -229,7 +229,4 @@ def _message(share: PreparedShare) -> str:
         wanted.append(f"{share.wanted_sm_percent}% of compute")
     if share.memory_clamped:
         wanted.append(f"{Quantity.of_bytes(share.wanted_vram_bytes)} of memory")
-    return (
-        f"{text}; clamped from {' and '.join(wanted)}: "
-        "the card and its other tenants' requests leave less"
-    )
+    return f"{text}; clamped from {' and '.join(wanted)}: the card and its other tenants leave less"
