@@ -251,7 +251,9 @@ class TensorFusion(Enforcer):
         read_at = time.time()  # after the reading, so that no heartbeat is in the future
         limiter_reason = preload.library_reason(self._limiter)
         of_pod = (claim, *enforcer.beside(claim, others))
-        expected = marks.told_limits(share for each in of_pod for share in marks.soft_shares(each))
+        expected = marks.told_limits(
+            [share for each in of_pod for share in marks.soft_shares(each)]
+        )
         found = []
         for each in shares:
             verdict = soft_verdict.of_card(

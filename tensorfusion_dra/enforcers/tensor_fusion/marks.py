@@ -26,7 +26,6 @@ Source: NexusGPU/tensor-fusion, pkg/hypervisor/backend/kubernetes/pod_cache.go, 
 internal/utils/resource.go (ComposeAllocationRequest).
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -95,7 +94,7 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
     ]
 
 
-def told_limits(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
+def told_limits(shares: Sequence[PreparedShare]) -> Mapping[str, Limit]:
     """Return a pod's limits by GPU UUID as hypervisor and limiter are told them.
 
     The claims of a pod on one card add up, as the hypervisor counts all containers of a pod
@@ -105,12 +104,11 @@ def told_limits(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
     Args:
         shares: All of the pod's shares with soft limits.
     """
-    shares = list(shares)
-    reserved = Counter[str]()
-    for share in shares:
-        reserved[share.gpu_uuid] += share.reserved.sm_percent
+    reserved = prepared.by_uuid(replace(share, limit=share.reserved) for share in shares)
     return {
-        uuid: replace(limit, sm_percent=min(limit.sm_percent, max(_MOST_LENT, reserved[uuid])))
+        uuid: replace(
+            limit, sm_percent=min(limit.sm_percent, max(_MOST_LENT, reserved[uuid].sm_percent))
+        )
         for uuid, limit in prepared.by_uuid(shares).items()
     }
 
@@ -119,7 +117,7 @@ def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
     """Return the worker that a pod is; None if none of its claims among these has soft limits."""
     soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
-    limits = told_limits(share for claim in ordered for share in soft_shares(claim))
+    limits = told_limits([share for claim in ordered for share in soft_shares(claim)])
     return Worker(pod=pod, limits=limits, claims=ordered) if ordered else None
 
 
