@@ -127,7 +127,7 @@ def test_clamped_limits_are_reported_with_the_wanted_ones(
 
 FIXED = "set when the container started, and stays until the pod starts again"
 NEW_FIELDS = {"dividesMemory", "idleCompute"}
-LEFT = "the card and its other tenants' requests leave less"
+LEFT = "the card and its other tenants leave less"
 BOTH = "80% of compute and 32Gi of memory"
 
 
