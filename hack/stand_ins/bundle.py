@@ -53,10 +53,14 @@ class Waiting:
 
     Attributes:
         exec: Runs another program in the same container until it ends.
+        go: Ends the wait.
+        end: Ends this wait and all later ones; returns what was printed after the first one.
     """
 
     printed: Sequence[Mapping[str, Any]]
     exec: Callable[..., Ended]
+    go: Callable[[], None]
+    end: Callable[[], Ended]
 
 
 class Image:
@@ -145,7 +149,12 @@ class Runc:
                 if process.stdout is None or not (line := process.stdout.readline()):
                     raise RuntimeError(f"tenant {words}: found {printed}, expected a wait")
                 printed.append(json.loads(line))
-            yield Waiting(printed=printed, exec=lambda *each: self._exec(name, each))
+            yield Waiting(
+                printed=printed,
+                exec=lambda *each: self._exec(name, each),
+                go=lambda: _send_line(process),
+                end=lambda: _ended(process),
+            )
 
     def _exec(self, name: str, words: Sequence[str]) -> Ended:
         with _process(self._command("exec", name, *words)) as process:
@@ -217,6 +226,12 @@ class Runc:
 def _process(command: Sequence[str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def _send_line(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.write(b"\n")
+        process.stdin.flush()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> Ended:

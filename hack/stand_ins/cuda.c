@@ -402,11 +402,9 @@ static void count_busy(int card, uint64_t moment_ns, uint64_t busy_ns)
 }
 
 /* Appends a kernel to the card's work. Under MPS it has a part of the card for a longer time. */
-EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                             void *stream, void **params, void **extra)
+static Result append(uint64_t blocks)
 {
-    uint64_t now, end, busy_ns = machine.block_ns * grid_x * grid_y * grid_z;
+    uint64_t now, end, busy_ns = machine.block_ns * blocks;
     int device = current(), card;
 
     if (device < 0)
@@ -425,6 +423,19 @@ EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, u
     if (end > now + QUEUE_NS)
         sleep_until(end - QUEUE_NS);
     return SUCCESS;
+}
+
+EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                             void *stream, void **params, void **extra)
+{
+    return append((uint64_t)grid_x * grid_y * grid_z);
+}
+
+/* A graph is the number of blocks of its one kernel. */
+EXPORT Result cuGraphLaunch(const unsigned *blocks, void *stream)
+{
+    return append(*blocks);
 }
 
 static uint64_t end_of(int device)
@@ -492,7 +503,7 @@ static const struct { const char *name; void *function; } entries[] = {
     SAME(cuDeviceGetCount), SAME(cuDeviceGetPCIBusId), SECOND(cuDeviceTotalMem), SAME(cuInit),
     SAME(cuDevicePrimaryCtxRetain), SAME(cuCtxSetCurrent), SAME(cuCtxSynchronize),
     SECOND(cuMemAlloc), SAME(cuMemAllocManaged), SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync),
-    SAME(cuMemCreate), SECOND(cuMemGetInfo), SAME(cuLaunchKernel),
+    SAME(cuMemCreate), SECOND(cuMemGetInfo), SAME(cuLaunchKernel), SAME(cuGraphLaunch),
 };
 
 EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,

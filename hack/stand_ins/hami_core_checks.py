@@ -20,7 +20,7 @@ ASYNC_REFUSED: Final = -1
 """HAMi-core's own result for cuMemAllocAsync above the limit."""
 _REFUSALS: Final = (OUT_OF_MEMORY, ASYNC_REFUSED)
 
-_CARDS: Final = (
+CARDS: Final = (
     # The second card is the faster one, so CUDA's default order is not that of the PCI bus.
     Card(
         uuid="GPU-00000000-1111-2222-3333-444444444444",
@@ -80,7 +80,7 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
         CompilerError: There is no C compiler.
         PermissionError: The process is not root.
     """
-    machine = Machine(cards=_CARDS, context_mib=_CONTEXT_MIB)
+    machine = Machine(cards=CARDS, context_mib=_CONTEXT_MIB)
     with nodes.running(machine, ("--enforcer", "hami-core"), hami_core=library) as node:
         image = Image(node.folder / "image", node.tenant)
         starter = Runc(node.folder / "bundles", image, node.cards, runc=runc)
@@ -98,7 +98,7 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
 def _cards_are_those_of_the_claim(scene: _Scene) -> Outcome:
     ended = scene.runc.run(scene.pod, "tenant", "device", "0", "device", "1", "nvml", "0")
     seen = [(each.get("bus"), each["total_mib"]) for each in ended.printed]
-    expected = [*((card.pci_bus_id, _LIMIT_MIB) for card in _CARDS), (None, _LIMIT_MIB)]
+    expected = [*((card.pci_bus_id, _LIMIT_MIB) for card in CARDS), (None, _LIMIT_MIB)]
     totals = ", ".join(str(total) for _, total in seen)
     return Outcome(
         name="CUDA and NVML show the limits as the cards' memory, in the order of the PCI bus",
@@ -147,7 +147,7 @@ def _cards_of_two_sizes(scene: _Scene) -> Outcome:
     return Outcome(
         name="cards of different sizes have different limits, each at its index",
         seen=f"{seen} MiB",
-        holds=seen == [card.mib for card in _CARDS],
+        holds=seen == [card.mib for card in CARDS],
     )
 
 

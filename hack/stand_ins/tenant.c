@@ -17,12 +17,16 @@
  *     create CARD MIB             cuMemCreate
  *     info CARD                   cuMemGetInfo
  *     nvml CARD                   nvmlDeviceGetMemoryInfo; as the first command, before cuInit
- *     launch CARD SECONDS BLOCKS  launches kernels for that time; how many ended
- *     wait                        waits for a line on standard input
+ *     launch CARD SECONDS BLOCKS  launches kernels for that time; how many ended, and when it began
+ *                                 on the monotonic clock
+ *     graph CARD SECONDS BLOCKS   the same, by cuGraphLaunch
+ *     wait                        waits for a line on standard input; ends if that has ended
+ *     more                        ends if standard input has ended
  *     kill                        ends itself by SIGKILL, so that nothing is cleaned up
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,7 +55,8 @@ enum { THREADS = 256, MIB_SHIFT = 20, AT_ONCE = 16 };
     X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *))                                        \
     X(cuLaunchKernel, cuLaunchKernel,                                                             \
       (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,      \
-       void **, void **))
+       void **, void **))                                                                         \
+    X(cuGraphLaunch, cuGraphLaunch, (void *, void *))
 
 #define DECLARE(name, symbol, parameters)                                                         \
     extern Result symbol parameters;                                                              \
@@ -189,23 +194,26 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* The stand-in does not look at the function, so no module is loaded. */
+/* The stand-in does not look at the function, so no module is loaded. Its graph is a number. */
 static void launch(char **words)
 {
     double seconds = atof(words[2]), start;
     unsigned blocks = (unsigned)atoi(words[3]), ended = 0;
+    int is_graph = strcmp(words[0], "graph") == 0;
     Result result = use(atoi(words[1]));
 
     start = now();
     while (result == 0 && now() - start < seconds) {
         for (int i = 0; i < AT_ONCE && result == 0; i++)
-            result = p_cuLaunchKernel(words, blocks, 1, 1, THREADS, 1, 1, 0, NULL, NULL, NULL);
+            result = is_graph
+                ? p_cuGraphLaunch(&blocks, NULL)
+                : p_cuLaunchKernel(words, blocks, 1, 1, THREADS, 1, 1, 0, NULL, NULL, NULL);
         if (result == 0)
             result = p_cuCtxSynchronize();
         ended += result == 0 ? AT_ONCE : 0;
     }
-    printf("{\"command\": \"%s\", \"result\": %d, \"count\": %u, \"seconds\": %.3f}\n", words[0],
-           result, ended, now() - start);
+    printf("{\"command\": \"%s\", \"result\": %d, \"count\": %u, \"at\": %.3f, "
+           "\"seconds\": %.3f}\n", words[0], result, ended, start, now() - start);
 }
 
 static void wait_for_line(char **words)
@@ -214,6 +222,14 @@ static void wait_for_line(char **words)
 
     printf("{\"command\": \"%s\", \"result\": 0}\n", words[0]);
     if (!fgets(line, sizeof line, stdin))
+        exit(0);
+}
+
+static void check_for_end(char **words)
+{
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+
+    if (poll(&input, 1, 0) > 0 && input.revents & POLLHUP)
         exit(0);
 }
 
@@ -230,7 +246,8 @@ static const struct {
     {"count", 1, 1, count},       {"device", 2, 1, show_device}, {"alloc", 3, 1, allocate},
     {"managed", 3, 1, allocate},  {"pitch", 3, 1, allocate},     {"async", 3, 1, allocate},
     {"create", 3, 1, allocate},   {"info", 2, 1, show_memory},   {"nvml", 2, 0, ask_nvml},
-    {"launch", 4, 1, launch},     {"wait", 1, 0, wait_for_line}, {"kill", 1, 0, end},
+    {"launch", 4, 1, launch},     {"graph", 4, 1, launch},       {"wait", 1, 0, wait_for_line},
+    {"more", 1, 0, check_for_end}, {"kill", 1, 0, end},
 };
 
 /* Runs the first command; returns how many words it has. */

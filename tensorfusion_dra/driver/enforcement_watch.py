@@ -334,7 +334,7 @@ class EnforcementWatch:
                 {"claim": str(each.claim.ref), "since": current.since.isoformat()}
                 for each in self._watched.values()
                 for current in each.current or ()
-                if current.verdict.reason == verdicts.LIMITER_ACTIVE
+                if current.verdict.reason in verdicts.LIMITER_SEEN
             ]
         # It shows as well that containers get what CDI specs add, which `doctor` asks for.
         self._limiter_seen = max(seen, key=itemgetter("since"), default=self._limiter_seen)

@@ -333,7 +333,7 @@ class AdmissionRules:
         if not translated.annotations:
             return PASSED
         dialects.apply(pod, translated)
-        words = [f"{each.key}: {each.text}" for each in translated.matches]
+        words = [f"{each.name}: {each.text}" for each in translated.matches]
         return Decision(
             changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in translated.notes)]
         )

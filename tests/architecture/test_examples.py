@@ -332,7 +332,10 @@ def test_pod_is_sent_by_those_words_by_which_it_asks_for_a_gpu(
         Kind.ANNOTATION: document["metadata"]["annotations"],
         Kind.LABEL: document["metadata"]["labels"],
         Kind.SCHEDULER: document["spec"],
+        Kind.VARIABLE: {},
     }[word.kind]
+    if word.kind is Kind.VARIABLE:
+        document["spec"][kind][0]["env"] = [{"name": name, "value": "1"}]
     place["schedulerName" if word.kind is Kind.SCHEDULER else name] = "1"
 
     asks = word.kind is Kind.RESOURCE and word.becomes != ""

@@ -786,6 +786,25 @@ def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> 
     assert cards.watch.excess(TWO_CARDS)[0].startswith("GPU-0: found 21Gi of memory in use")
 
 
+@pytest.mark.parametrize(
+    ("sm_percent", "reason", "expected"),
+    [(30, "", {TWO_CARDS.ref.uid}), (0, "", set()), (30, "no such PID namespace", None)],
+)
+def test_claim_works_while_its_kernels_are_seen_which_may_be_unknown(
+    cards: Cards, sm_percent: int, reason: str, expected: set[str] | None
+) -> None:
+    assert cards.watch.working() == set()
+    of = Container(pod_uid=POD.uid, id="4f" * 32)
+    process = GpuProcess(pid=7, vram_bytes=GIB, container=of, name="python", sm_percent=sm_percent)
+    cards.cards = {"GPU-0": [], "GPU-1": [process]}
+    if reason:
+        # What the driver counts by pod is known all the same, but no kernel.
+        cards.unreadable, cards.counted = reason, {(POD.uid, "GPU-0"): GIB}
+    cards.check()
+
+    assert cards.watch.working() == expected
+
+
 def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
     rounds = iter(range(3))
 
@@ -803,4 +822,5 @@ def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:
     assert next(rounds, None) is None
     assert [each["event"] for each in logs] == ["use_not_observed"]
     assert cards.watch.current().reason == "NVML: driver not loaded"
+    assert cards.watch.working() is None
     assert cards.watch.excess(TWO_CARDS) == ()

@@ -352,6 +352,7 @@ OF_NODES: Final = {
 STATES: Final = {
     verdicts.LIMITER_ACTIVE: State.ENFORCED,
     verdicts.LIMIT_IN_DRIVER: State.ENFORCED,
+    verdicts.IDLE_COMPUTE_LENT: State.ENFORCED,
     verdicts.NO_LIMIT: State.ENFORCED,
     verdicts.SHARED_MEMORY_MISSING: State.NOT_ENFORCED,
     verdicts.SHARED_MEMORY_REPLACED: State.NOT_ENFORCED,
@@ -496,6 +497,19 @@ def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_pat
 
     enforcer_files.write_shared_memory(file, content)
     assert reason() == ("SharedMemoryReplaced", False)
+
+
+@pytest.mark.parametrize(("wanted", "says"), [(25, False), (26, True)])
+def test_soft_verdict_tells_who_wants_more_compute_that_idle_one_is_not_lent(
+    tmp_path: Path, wanted: int, says: bool
+) -> None:
+    share = replace(
+        prepared_share(0, limit(25, 20)), requested_sm_percent=25, wanted_sm_percent=wanted
+    )
+
+    (found,) = judged(soft(share), TensorFusion(root=str(tmp_path)))
+
+    assert ("is not lent while it is idle" in found.text) is says
 
 
 LIMITS: Final = (limit(25, 20), limit(50, 40))

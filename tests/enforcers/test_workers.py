@@ -20,6 +20,7 @@ from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers.tensor_fusion.workers import MAX_PATCHES
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
@@ -264,14 +265,38 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
     pod = node.pods.put("train")
     write(node, {"tflops-limit": "312"})
     node.prepare(node.put("train", share_result(**SMALL), tflops_limit="312"))
-    assert node.hypervisor.rate("train") == 100
+    # A limiter would take 100 percent for no limit, and look again after a minute.
+    assert node.hypervisor.limits(pod) == {GPU_0: (99, GIB)}
+    assert node.hypervisor.rate("train") == 99
 
-    node.run("other", share_result(tflops="300"))
+    node.run("other", share_result(tflops="10"))
     node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "dra-marks")
     node.follow()
 
-    assert node.hypervisor.limits(pod) == {GPU_0: (3, GIB)}
-    assert node.hypervisor.rate("train") == 3
+    assert node.hypervisor.limits(pod) == {GPU_0: (1, GIB)}
+    assert node.hypervisor.rate("train") == 1
+
+
+def test_few_annotations_change_in_a_round_and_those_that_changed_first(tmp_path: Path) -> None:
+    with worker_node(tmp_path, sockets=(0, 13, 14, 15)) as node:
+        pods = [f"pod-{index}" for index in range(2 * MAX_PATCHES + 2)]
+        for name in pods:
+            node.run(name, share_result(**SMALL))
+        node.follow()
+        before = len(node.pods.patches)
+
+        written = []
+        for number in range(4):
+            # Some tenants change theirs in every round.
+            for name in pods[: MAX_PATCHES if number else None]:
+                node.pods.stored[name]["metadata"]["annotations"][PREFIX + "gpu-count"] = "9"
+                node.workers.on_event("MODIFIED", deepcopy(node.pods.stored[name]))
+            written.append(node.workers.follow_annotations())
+
+        assert written == [MAX_PATCHES] * 4
+        assert len(node.pods.patches) == before + sum(written)
+        found = [node.pods.annotations(name)[PREFIX + "gpu-count"] for name in pods]
+        assert found[MAX_PATCHES:] == ["1"] * (MAX_PATCHES + 2)
 
 
 @pytest.mark.parametrize(
@@ -646,6 +671,32 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
         )
     assert stat.S_IMODE((notes / "uid-of-the-next").stat().st_mode) == 0o600
     assert len(node.hypervisor.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("reserved", "granted", "told"),
+    [
+        ([25], [25], 25),
+        ([25], [99], 99),
+        ([25], [100], 99),
+        ([99], [100], 99),
+        ([100], [100], 100),
+        ([40, 60], [40, 60], 100),
+        ([40, 30], [40, 60], 99),  # overcommitted
+        ([100, 50], [100, 50], 100),  # virtual compute
+    ],
+)
+def test_only_a_wholly_reserved_card_is_told_as_100_percent(
+    reserved: list[int], granted: list[int], told: int
+) -> None:
+    shares = [
+        replace(prepared_share(0, limit(percent, 20)), requested_sm_percent=request)
+        for request, percent in zip(reserved, granted, strict=True)
+    ]
+
+    (found,) = marks.told_limits(shares).values()
+
+    assert found == limit(told, 20 * len(shares))
 
 
 def test_hypervisor_keeps_soft_limits_of_its_own_claims_only() -> None:

@@ -108,6 +108,18 @@ class Node:
         self.kill()
         self.server.stop()
 
+    def use_hami_core(self) -> Path:
+        """Have claims limited by HAMi-core, with compute lent; return the enforcer's folder."""
+        library = self.tensor_fusion_root.parent / "libvgpu.so.1"
+        library.touch()
+        self._flags.extend(
+            [
+                *("--enforcer", "hami-core", "--hami-core-library", str(library)),
+                *("--default-compute-limit", "card"),
+            ]
+        )
+        return self.tensor_fusion_root / "hami-core"
+
     # The process
 
     def launch(self) -> None:

@@ -104,8 +104,10 @@ def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
     assert results(tenants.run("alloc", "0", "2048")) == [0]
 
 
-def test_a_kernel_takes_its_time_on_the_card(tenants: Tenants) -> None:
+@pytest.mark.parametrize("how", ["launch", "graph"])
+@pytest.mark.parametrize("by", ["link", "getproc"])
+def test_a_kernel_takes_its_time_on_the_card(tenants: Tenants, how: str, by: str) -> None:
     in_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    (launched,) = tenants.run("launch", "0", "0.3", "1000", **in_order)
+    (launched,) = tenants.run(how, "0", "0.3", "1000", by=by, **in_order)
 
     assert 0 < launched["count"] * 0.02 <= launched["seconds"]

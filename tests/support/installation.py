@@ -105,9 +105,12 @@ _AMOUNTS: Final = frozenset({*pod_request.AMOUNTS, names.ANNOTATION_DEDICATED_GP
 
 
 def _asking(words: Sequence[FieldMapping]) -> dict[str, list[str]]:
-    """Return the words by which a pod asks for a GPU: names by their place, and prefixes."""
+    """Return the words by which a pod asks for a GPU: names by their place, and prefixes.
+
+    A variable only adds to what others ask for.
+    """
     found: dict[str, list[str]] = {"resources": [], "annotations": [], "prefixes": []}
-    for word in words:
+    for word in (each for each in words if each.kind is not Kind.VARIABLE):
         is_resource = word.kind is Kind.RESOURCE
         if word.becomes in _AMOUNTS or (is_resource and word.becomes == names.ANNOTATION_GPU_COUNT):
             name, _, rest = word.name.partition("*")

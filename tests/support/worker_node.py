@@ -348,11 +348,11 @@ class WorkerNode:
 
 
 @contextmanager
-def worker_node(folder: Path) -> Iterator[WorkerNode]:
+def worker_node(folder: Path, *, sockets: tuple[int, ...] = (0, 15)) -> Iterator[WorkerNode]:
     """Run a node with a hypervisor that serves."""
     with TemporaryDirectory() as short:  # paths of unix sockets are short
         pods = WorkerPodsInMemory()
-        hypervisor = StandInHypervisor(Path(short), pods, cards=[GPU_0, GPU_1], sockets=(0, 15))
+        hypervisor = StandInHypervisor(Path(short), pods, cards=[GPU_0, GPU_1], sockets=sockets)
         hypervisor.start()
         yield WorkerNode(Setup(folder), pods, hypervisor)
         hypervisor.stop()

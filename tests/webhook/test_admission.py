@@ -652,6 +652,25 @@ def test_limit_below_a_request_is_refused_at_the_pod(asks: dict[str, str], error
     assert found == ([f"metadata.annotations[tensor-fusion.ai/{error}"] if error else [])
 
 
+@pytest.mark.parametrize("asks", [{}, {"gpu_model": "A100,T4"}])
+def test_limit_of_the_whole_card_is_that_of_the_largest_card_in_reach(asks: dict[str, str]) -> None:
+    cluster = Cluster(slices=[slice_of_models(A100, T4)])
+
+    admitted = cluster.pod(
+        dra_enabled="true",
+        vram_request="3Gi",
+        compute_percent_request="memory",
+        compute_percent_limit="100",
+        **asks,
+    )
+    filled = changed(cluster.claim_of(admitted))
+
+    assert filled["metadata"]["annotations"]["tensor-fusion.ai/tflops-limit"] == "312"
+    (request,) = filled["spec"]["devices"]["requests"]
+    amounts = {each["capacity"]["requests"]["tflops"] for each in request["firstAvailable"]}
+    assert amounts == {"12480m", "2600m"}
+
+
 PERCENT = {"vram_percent_request": "25", "compute_percent_request": "25"}
 MANY_STEPS = f"{[*range(30)]}.all(x, {[*range(30)]}.all(y, x >= 0 && y >= 0))"
 MANY_CARDS = [slice_of_models(*[A100] * 128, node=f"node-{number}") for number in range(10)]

@@ -451,13 +451,13 @@ class _Conversion:
         found = dialects.translate(pod, self._spoken)
         refused = [each for each in found.matches if each.is_refused]
         for each in refused:
-            self._problem(each.holder, each.key, f"{each.key}: {each.text}")
+            self._problem(each.holder, each.key, f"{each.name}: {each.text}")
         if found.error:
             self._problem(pod, "spec", found.error)
         if refused or not found.annotations:
             return
         for each in found.matches:
-            self._reason(each.holder, each.key, f"{each.key}: {each.text}")
+            self._reason(each.holder, each.key, f"{each.name}: {each.text}")
         for text in found.notes:
             self._reason(pod, "spec", text)
         if not isinstance(at(pod, "metadata"), CommentedMap):

@@ -109,5 +109,5 @@ def _limiters(context: Context) -> Mapping[str, str]:
         for claim in context.cluster.readable_items(path, what) or ()
         for device in (claim.get("status") or {}).get("devices") or ()
         for each in device.get("conditions") or ()
-        if device["driver"] == names.DRIVER and each["reason"] == verdicts.LIMITER_ACTIVE
+        if device["driver"] == names.DRIVER and each["reason"] in verdicts.LIMITER_SEEN
     }

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     ANNOTATION = "annotation"
     LABEL = "label"
     SCHEDULER = "schedulerName"
+    VARIABLE = "env"
 
 
 def _whole(text: str, most: int = 2**31 - 1) -> str:
@@ -116,6 +117,16 @@ def _selectors(text: str) -> str:
     return " && ".join(f"({line})" for line in lines)
 
 
+def _core_policy(text: str) -> str:
+    """Return the compute limit that follows from HAMi-core's policy: a percentage, or the request.
+
+    Unless it is forced, HAMi lifts the limits of a container that is alone on its card. HAMi-core
+    reads an unknown text as `default`.
+    """
+    is_forced = text in {names.CORE_POLICY_FORCE, names.CORE_POLICY_FORCE.upper()}
+    return "" if not text else _LIKE_REQUEST if is_forced else "100"
+
+
 def _undefined(_: str) -> str:
     raise ValueError(f"no release defines it, expected {names.ANNOTATION_COMPUTE_PERCENT_REQUEST}")
 
@@ -125,10 +136,12 @@ class FieldMapping:
     """One word of a dialect.
 
     Attributes:
-        name: Of the resource, annotation, label or scheduler; * is the name of a container.
+        name: Of the resource, annotation, label, scheduler or variable; * is the name of a
+            container.
         becomes: Tensor Fusion's annotation, or a scheduler; "" for a word without effect here.
         read: Returns the annotation's value, or "" for none; raises for a text that it cannot have.
         note: Why the word has no effect.
+        notes: What is added to the text about some of its values, in lower case.
         excludes: Another word of the pod, beside which its system refuses this one.
     """
 
@@ -137,6 +150,7 @@ class FieldMapping:
     becomes: str = ""
     read: Callable[[str], str] = str
     note: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
     excludes: str = ""
 
 
@@ -145,6 +159,9 @@ _COUNT: Final = names.ANNOTATION_GPU_COUNT
 _VRAM: Final = names.ANNOTATION_VRAM_REQUEST
 _VRAM_PERCENT: Final = names.ANNOTATION_VRAM_PERCENT_REQUEST
 _COMPUTE: Final = names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+_COMPUTE_LIMIT: Final = names.ANNOTATION_COMPUTE_PERCENT_LIMIT
+_LIKE_REQUEST: Final = "request"
+"""Value of a word for a limit: what the words of the same container request."""
 _FILTER: Final = names.ANNOTATION_CEL_FILTER
 _INJECT: Final = names.ANNOTATION_INJECT_CONTAINER
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -161,7 +178,8 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
     # Project-HAMi/HAMi: charts/hami/values.yaml, pkg/device/nvidia/device.go (MutateAdmission,
     # GenerateResourceRequests), pkg/device/devices.go (CheckType, CheckUUID), pkg/util/types.go.
     # Memory is in MiB of each card (memoryFactor 1), cores are percent, 0 is unset, and gpumem
-    # takes precedence over gpumem-percentage. Without nvidia.com/gpu it is one card.
+    # takes precedence over gpumem-percentage. Without nvidia.com/gpu it is one card. The variable
+    # is read by HAMi-core (set_env_utilization_switch); without gpucores it limits nothing.
     Dialect.HAMI: (
         FieldMapping(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
         FieldMapping(_RESOURCE, "nvidia.com/gpumem", _VRAM, _mib),
@@ -176,6 +194,10 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
         FieldMapping(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
         FieldMapping(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
+        FieldMapping(
+            *(Kind.VARIABLE, names.ENV_CORE_POLICY, _COMPUTE_LIMIT, _core_policy),
+            notes={"disable": ", as for default: only an administrator turns limits off"},
+        ),
         FieldMapping(_SCHEDULER, "hami-scheduler", _DEFAULT_SCHEDULER),
     ),
     # coldzerofear/vgpu-manager: pkg/util/consts.go, pkg/webhook/pod/mutate/pod_mutate.go (without
@@ -263,15 +285,17 @@ class Match:
     """A word in a pod, or an unknown name that begins like one.
 
     Attributes:
-        owner, field: Where the mapping is that has the word as `key`.
+        owner, field: Where the mapping is that has the word as `key`, or a variable as its name.
         path: Its path in the pod.
+        name: The word.
         text: What becomes of it, or why it is refused.
     """
 
-    owner: Json
-    field: str
+    owner: Any
+    field: Any
     key: str
     path: str
+    name: str
     text: str
     is_removed: bool = False
     is_refused: bool = False
@@ -318,16 +342,16 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
         return Translation()
     result, asked, without = Translation(), dict[str, Amounts](), set[str]()
     prefixes = tuple(prefix for each in dialects for prefix in _PREFIXES[each])
-    for kind, container, path, owner, field_name, key in _entries(pod):
-        text = str(owner[field_name][key])
-        here = partial(Match, owner, field_name, key, path)
-        found = _word(text if kind is Kind.SCHEDULER else key, kind, dialects)
+    for kind, container, name, text, here in _entries(pod):
+        if kind is Kind.VARIABLE and container not in asked:
+            continue
+        found = _word(text if kind is Kind.SCHEDULER else name, kind, dialects)
         if found is None:
-            if key.startswith(prefixes):
+            if name.startswith(prefixes):
                 result.matches.append(here("is no known word, so it stays"))
             continue
         word, named = found
-        if word.excludes in owner[field_name]:
+        if word.excludes in here("").holder:
             result.matches.append(
                 here(f"found it beside {word.excludes}, expected one of the two", is_refused=True)
             )
@@ -337,7 +361,10 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
         except (ValueError, DriverError) as error:
             result.matches.append(here(str(error), is_refused=True))
             continue
+        if kind is Kind.VARIABLE and value == _LIKE_REQUEST:
+            value = asked[container].get(_COMPUTE, "")
         becomes = f"becomes {word.becomes}: {value}" if value else "is unset"
+        becomes += word.notes.get(text.lower(), "")
         if kind is Kind.SCHEDULER:
             becomes = f"{text} becomes {word.becomes}"
         elif word.becomes and value:
@@ -347,17 +374,21 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
             amounts[word.becomes] = value
         elif word.becomes == _COUNT and kind is Kind.RESOURCE:
             without.add(container)
-        text = becomes if word.becomes else f"has no effect: {word.note}"
-        result.matches.append(here(text, is_removed=bool(word.becomes) or kind is Kind.RESOURCE))
+        said = becomes if word.becomes else f"has no effect: {word.note}"
+        # A variable stays: the enforcer's own value replaces it.
+        is_removed = kind is Kind.RESOURCE or (bool(word.becomes) and kind is not Kind.VARIABLE)
+        result.matches.append(here(said, is_removed=is_removed))
     # A container with 0 GPUs gets none, whatever it says of their parts.
     _combine(result, pod, {name: each for name, each in asked.items() if name not in without})
     return result
 
 
-def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str, str]]:
-    """Yield everything that may be a word: kind, container, path, owner, field and key.
+def _entries(
+    pod: Mapping[str, Any],
+) -> Iterator[tuple[Kind, str, str, str, Callable[..., Match]]]:
+    """Yield everything that may be a word: kind, container, name, text, and its match without text.
 
-    Requests come before limits, which therefore decide.
+    Requests come before limits, which therefore decide. Variables come after both.
     """
     metadata = pod.get("metadata")
     places = [
@@ -371,9 +402,19 @@ def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str
     for kind, name, path, owner, field_name in places:
         if isinstance(owner, dict):
             for key in as_map(owner.get(field_name)):
-                yield kind, name, f"{path}.{field_name}[{key}]", owner, field_name, str(key)
+                here = partial(
+                    Match, owner, field_name, key, f"{path}.{field_name}[{key}]", str(key)
+                )
+                yield kind, name, str(key), str(owner[field_name][key]), here
+    for path, container in resource_claims.containers_with_paths(pod):
+        for index, entry in enumerate(map(as_map, env := as_list(container.get("env")))):
+            if name := name_of(entry):
+                here = partial(Match, env, index, "name", f"{path}.env[{index}]", name)
+                text = str(entry.get("value") or "")
+                yield Kind.VARIABLE, name_of(container), name, text, here
     if isinstance(pod, dict) and "schedulerName" in as_map(pod.get("spec")):
-        yield Kind.SCHEDULER, "", "spec.schedulerName", pod, "spec", "schedulerName"
+        key, text = "schedulerName", str(pod["spec"]["schedulerName"])
+        yield Kind.SCHEDULER, "", key, text, partial(Match, pod, "spec", key, f"spec.{key}", key)
 
 
 def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapping, str] | None:

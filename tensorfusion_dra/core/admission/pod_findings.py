@@ -130,10 +130,10 @@ def mixed(pod: Item) -> Iterator[FieldError]:
     }
     plain = {**pod, "metadata": {**metadata, "annotations": others}}
     matches = dialects.translate(plain, list(Dialect)).matches
-    if dialect := dialect_of([each.key for each in matches]):
+    if dialect := dialect_of([each.name for each in matches]):
         words = {word.name for word in dialects.WORDS[dialect]} - {names.NVIDIA_GPU}
         yield FieldError(
-            next(each.path for each in matches if each.key in words),
+            next(each.path for each in matches if each.name in words),
             Reason.INVALID,
             f"found a word of {dialect} beside annotations of {names.TENSOR_FUSION_GROUP}, "
             "expected only one of the two: the webhook translates it in pods without these "

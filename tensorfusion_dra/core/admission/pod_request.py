@@ -436,11 +436,6 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
     """
     if not wanted.percentages:
         return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
-    if wanted.percent_limit and len(wanted.models) > 1:
-        raise AnnotationError(
-            names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
-            f"found a limit in percent and {', '.join(wanted.models)}, expected one model of GPU",
-        )
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
         every = published.kinds(lambda card: bool(wanted.expression) or card.is_in(pool))
@@ -456,6 +451,16 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
             f"found no published GPU {' or '.join(models) or 'of any model'} in "
             f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_REMEDY}",
         )
+    # All alternatives have one limit. That of whole cards may be more than a card has.
+    limits = {each.share.tflops_limit for each in found}
+    if wanted.percent_limit and (len(limits) > 1 or len(wanted.models) > 1):
+        if wanted.percent_limit < _HUNDRED:
+            raise AnnotationError(
+                names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+                f"found a limit in percent and {', '.join(models)}, expected one model of GPU",
+            )
+        share = replace(wanted.share, tflops_limit=max(filter(None, limits)))
+        found = [replace(each, share=share) for each in found]
     return tuple(found)
 
 
@@ -514,12 +519,12 @@ def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:
         whole = _only(names.ANNOTATION_VRAM_PERCENT_REQUEST, of_memory)
         part = whole.nano * wanted.vram_percent.nano // (_HUNDRED.nano * NANO)
         vram = Quantity.of_bytes(max(1, part // MIB) * MIB)
-    if wanted.percent or wanted.percent_limit:
-        of_compute = {each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every}
-        whole = _only(wanted.percentages[0], of_compute)
-        if wanted.percent_limit:
-            share = replace(share, tflops_limit=_part(whole, wanted.percent_limit, is_limit=True))
-        tflops = _part(whole, wanted.percent) if wanted.percent else tflops
+    of_compute = {each.tflops: f"{each.model} of {each.tflops} TFLOPS" for each in every}
+    if limit := wanted.percent_limit:
+        whole = max(of_compute) if limit == _HUNDRED else _only(wanted.percentages[0], of_compute)
+        share = replace(share, tflops_limit=_part(whole, limit, is_limit=True))
+    if wanted.percent:
+        tflops = _part(_only(wanted.percentages[0], of_compute), wanted.percent)
     if wanted.like_memory and vram:
         tflops = max(
             _part(each.tflops, Quantity.whole(min(100, -(-100 * vram.nano // each.vram.nano))))

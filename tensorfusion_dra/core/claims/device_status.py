@@ -25,6 +25,9 @@ REASON_UNHEALTHY: Final = "GPUUnhealthy"
 REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
 CONDITION_ENFORCED: Final = "LimitsEnforced"
 CONDITION_CHANGED: Final = "LimitChanged"
+_LEFT: Final = "the card and its other tenants leave less"
+_FIXED: Final = "set when the container started, and stays until the pod starts again"
+_LENT: Final = "the rest is lent while the card's other tenants are idle"
 _MAX_MESSAGE: Final = 4096
 _STATUS: Final = {State.ENFORCED: "True", State.NOT_ENFORCED: "False", State.UNKNOWN: "Unknown"}
 
@@ -255,14 +258,13 @@ def _message(share: PreparedShare) -> str:
     if share.limit is None:
         return f"{share.gpu_uuid}: no limits, isolation {share.isolation.value}"
     text = f"{share.gpu_uuid}: {share.limit}, isolation {share.isolation.value}"
-    if not share.clamped:
-        return text
-    wanted = []
+    wanted: dict[str, list[str]] = {}
     if share.compute_clamped:
-        wanted.append(f"{share.wanted_sm_percent}% of compute")
+        why = _LENT if share.idle_compute else _FIXED if share.granted else _LEFT
+        wanted.setdefault(why, []).append(f"{share.wanted_sm_percent}% of compute")
     if share.memory_clamped:
-        wanted.append(f"{Quantity.of_bytes(share.wanted_vram_bytes)} of memory")
-    return (
-        f"{text}; clamped from {' and '.join(wanted)}: "
-        "the card and its other tenants' requests leave less"
-    )
+        why = _FIXED if share.granted and not share.divides_memory else _LEFT
+        memory = Quantity.of_bytes(share.wanted_vram_bytes)
+        wanted.setdefault(why, []).append(f"{memory} of memory")
+    clamped = (f"clamped from {' and '.join(each)}: {why}" for why, each in wanted.items())
+    return "; ".join([text, *clamped])

@@ -133,6 +133,8 @@ class EnforcerFacts:
         fixed_memory: The same of memory limits; fixed_compute has all of these modes as well.
         lends_idle_compute: Where the compute limit is fixed, it can be lifted as a whole while the
             other tenants of the card are idle; see raised().
+        lends_compute_alone: A compute limit above its request would take from the card's other
+            tenants what they have reserved. So it is granted while the share is alone on its card.
         equal_only: It cannot tell requests of a claim apart, so that their limits have to be equal.
         mixed: Isolation modes in which it cannot tell two claims in one container apart.
         keeps_lent_memory: Memory in use cannot be taken back, and the tenant to whom it is reserved
@@ -154,6 +156,7 @@ class EnforcerFacts:
     fixed_compute: frozenset[Isolation] = frozenset(Isolation)
     fixed_memory: frozenset[Isolation] = frozenset(Isolation)
     lends_idle_compute: bool = False
+    lends_compute_alone: bool = False
     equal_only: bool = False
     mixed: frozenset[Isolation] = frozenset(Isolation)
     keeps_lent_memory: bool = False

@@ -39,7 +39,9 @@ each share there has its request.
 
 Compute is divided like memory. A limiter knows its own container only, and cards give busy
 containers equal parts of their time. So a tenant that may use the whole card would take from other
-tenants what they have reserved, whatever their own limits are.
+tenants what they have reserved, whatever their own limits are. Under Tensor Fusion's hypervisor any
+limit above the request does so, therefore it is lent only to a share that is alone on its card
+(`lends_compute_alone`, docs/adr/0074).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,13 +92,16 @@ class LendingRules:
         """Return the facts of the enforcer with this name; the weakest if it is unknown."""
         return self.facts.get(enforcer, EnforcerFacts())
 
-    def demand(self, enforcer: str, share: PreparedShare, *, stays: bool) -> tuple[Limit, Limit]:
+    def demand(
+        self, enforcer: str, share: PreparedShare, *, stays: bool, is_alone: bool
+    ) -> tuple[Limit, Limit]:
         """Return the smallest and the largest limit that a share may get.
 
         Args:
             enforcer: That of its claim.
             share: The share.
             stays: True if its limit does not change.
+            is_alone: True if its device has no other share.
         """
         request = share.reserved
         wanted = share.wanted
@@ -107,7 +112,10 @@ class LendingRules:
             # A container may use a limit that stays, whether it is more or less than its request.
             least = share.limit or request
             return least, least
-        if self.facts_of(enforcer).keeps_lent_memory and not self.overcommit_limits:
+        facts = self.facts_of(enforcer)
+        if facts.lends_compute_alone and not is_alone and not self.overcommit_limits:
+            wanted = replace(wanted, sm_percent=request.sm_percent)
+        if facts.keeps_lent_memory and not self.overcommit_limits:
             vram_bytes = min(wanted.vram_bytes, self.factor * request.vram_bytes)
             wanted = replace(wanted, vram_bytes=vram_bytes)
         return request, wanted
@@ -201,8 +209,10 @@ def divided(
     full = united(damaged)
     changed: dict[str, list[PreparedShare]] = {}
     for device, found in tenants.items():
+        is_alone = len(found) == 1
         demands = [
-            rules.demand(claim.enforcer, share, stays=stays) for claim, _, share, stays in found
+            rules.demand(claim.enforcer, share, stays=stays, is_alone=is_alone)
+            for claim, _, share, stays in found
         ]
         # The smallest, as long as not all records have what was read last.
         whole = Limit(

@@ -38,6 +38,9 @@ class State(StrEnum):
 
 
 LIMITER_ACTIVE: Final = "LimiterActive"
+IDLE_COMPUTE_LENT: Final = "IdleComputeLent"
+LIMITER_SEEN: Final = frozenset({LIMITER_ACTIVE, IDLE_COMPUTE_LENT})
+"""A limiter in the container takes part."""
 NO_LIMIT: Final = "NoLimit"
 LIMIT_IN_DRIVER: Final = "LimitInDriver"
 

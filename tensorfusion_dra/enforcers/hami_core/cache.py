@@ -75,6 +75,9 @@ class Cache:
             has initialized the file.
         processes: Number of processes that are registered.
         used: Memory that they have allocated, in bytes by index; None if it is not known.
+        unlimited: Number of those that use a card and have no PID on the host. HAMi-core never
+            limits their compute. It finds a PID by comparing NVML's processes before and after the
+            process makes a context, and finds none if another one starts at the same time.
         is_busy: True if one of them used a card in the last second, or if that is not known.
         limits_compute: True unless the compute limits are lifted.
         launched_at: Time of the last launch or start, in seconds since 1970.
@@ -85,6 +88,7 @@ class Cache:
     limits: tuple[Limit, ...] = ()
     processes: int = 0
     used: tuple[int, ...] | None = (0,) * CARDS
+    unlimited: int = 0
     is_busy: bool = False
     limits_compute: bool = True
     launched_at: int = 0
@@ -94,33 +98,33 @@ def read(path: str) -> Cache:
     """Return what is in the file at this path; never raises."""
     try:
         with written_files.opened(path) as descriptor:
-            beginning = os.pread(descriptor, _PROCESSES_AT, 0)
             end = os.pread(descriptor, _END.size, _END_AT)
             # The first process makes it as long as it has to be before it writes anything.
-            is_whole = len(beginning) == _PROCESSES_AT and len(end) == _END.size
-            flag, *version = _START.unpack(beginning[: _START.size]) if is_whole else (0,)
-            if flag != _FLAG:
+            if len(end) < _END.size:
                 return Cache(path=path)
             count, switch, _, _, launched_at = _END.unpack(end)
             count = max(0, min(count, _MAX_PROCESSES))
-            size = min(count, _MAX_READ) * _PROCESS.size
-            found = os.pread(descriptor, size, _PROCESSES_AT)
+            size = _PROCESSES_AT + min(count, _MAX_READ) * _PROCESS.size
+            found = os.pread(descriptor, size, 0)
     except FileNotFoundError:
         return Cache(path=path)
     except OSError as error:
         return Cache(path=path, reason=error.strerror or str(error))
+    flag, *version = _START.unpack_from(found) if len(found) == size else (0,)
+    if flag != _FLAG:  # or it became shorter meanwhile
+        return Cache(path=path)
     if tuple(version) != _VERSION:
         shown, expected = (".".join(map(str, each)) for each in (version, _VERSION))
         return Cache(path=path, reason=f"found version {shown}, expected {expected}")
-    if len(found) < size:  # it became shorter meanwhile
-        return Cache(path=path, reason="found a part of it, expected all")
-    amounts = _LIMITS.unpack_from(beginning, _LIMITS_AT)
-    processes = list(_PROCESS.iter_unpack(found))
+    amounts = _LIMITS.unpack_from(found, _LIMITS_AT)
+    processes = list(_PROCESS.iter_unpack(memoryview(found)[_PROCESSES_AT:]))
     alive = [each for each in processes if each[0]]  # a process that exits sets its PID to 0
     # What exited processes had counts for the others until the next process starts.
-    used = [sum(each[2 + index] for each in processes) if alive else 0 for index in range(CARDS)]
-    # Without its PID on the host, HAMi-core finds no utilization of a process.
-    busy = any(not host_pid or any(rest[CARDS:]) for _, host_pid, *rest in alive)
+    used = [*map(sum, [*zip(*processes, strict=True)][2 : 2 + CARDS])] if alive else [0] * CARDS
+    # Without its PID on the host, HAMi-core finds no utilization of a process. One without memory
+    # works by no graph: it only asks NVML, as nvidia-smi does.
+    unlimited = sum(not host_pid and any(rest[:CARDS]) for _, host_pid, *rest in alive)
+    busy = unlimited > 0 or any(any(rest[CARDS:]) for _, _, *rest in alive)
     is_known = count <= _MAX_READ
     return Cache(
         path=path,
@@ -130,6 +134,7 @@ def read(path: str) -> Cache:
         ),
         processes=count,
         used=tuple(used) if is_known else None,
+        unlimited=unlimited,
         is_busy=busy or not is_known,
         limits_compute=switch != 0,
         launched_at=launched_at,

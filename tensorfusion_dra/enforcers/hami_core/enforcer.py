@@ -160,9 +160,11 @@ class HamiCore(Enforcer):
         *,
         is_new: bool,
     ) -> Sequence[Verdict]:
+        # Before and after the files: they may be lifted, or limited again, while they are read.
+        lifted = self._folders.lifted()
         caches = self._folders.caches(claim)
-        # Read after the files: a switch is off only while this is recorded.
-        may_be_off = not lending.may_borrow(claim) or claim.ref.uid in self._folders.lifted()
+        lifted |= self._folders.lifted()
+        lent = claim.ref.uid in lifted if lending.may_borrow(claim) else None
         reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
@@ -171,25 +173,21 @@ class HamiCore(Enforcer):
                 index_limits.limits(by_request[each.request]),
                 caches,
                 reason,
-                may_be_off=may_be_off,
+                lent=lent,
             )
             for each in shares
         ]
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        """Write the memory limits of all claims of its cards; wait until others keep theirs."""
-        if not self._folders.files(claim):
-            return
+        """Write the memory limits of all claims; wait until others on its cards keep theirs."""
+        if deadline == AT_ONCE or not self._folders.files(claim):
+            return  # LendingLoop does it within a round
         wait_seconds = min(_LOCK_SECONDS, max(0.0, deadline - time.monotonic()))
         cards = {share.gpu_uuid for share in claim.shares}
         with self._folders.alone(wait_seconds=wait_seconds):
-            above = self._folders.keep_memory_limits(
-                other
-                for other in records()
-                if not cards.isdisjoint(share.gpu_uuid for share in other.shares)
-            )
+            above = self._folders.keep_memory_limits(records())
         for uuid in cards & above.keys():
-            if above[uuid].ref.uid != claim.ref.uid and deadline != AT_ONCE:
+            if above[uuid].ref.uid != claim.ref.uid:
                 raise RetryableError(
                     f"claim {claim.ref}: {uuid}: found claim {above[uuid].ref} using more memory "
                     "than its limit, expected what was lent to it to be free again"
@@ -222,7 +220,7 @@ def of_request(
     caches: Mapping[str, Cache],
     library_reason: str,
     *,
-    may_be_off: bool = True,
+    lent: bool | None = None,
 ) -> Verdict:
     """Return the verdict about the cards of one request.
 
@@ -231,7 +229,8 @@ def of_request(
         expected: Its limits by the index of a card in the container.
         caches: The files of the claim's requests, as read.
         library_reason: Why no process can load the library; "" if one can.
-        may_be_off: True if the switch of the compute limits may be off, or has no effect.
+        lent: True while idle compute is lent to the claim; None if it never is, so that the switch
+            of the compute limits has no effect.
     """
     cache = caches.get(request)
     if cache is None or not (cache.processes or cache.reason):
@@ -251,13 +250,23 @@ def of_request(
                     "that was lent is still in use, or the first process in the container had "
                     "other limits in its environment; start the pod again",
                 )
-        if not (cache.limits_compute or may_be_off):
+        if lent is False and not cache.limits_compute:
             text = f"{cache.path}: found the compute limits lifted though nothing is lent"
             return verdicts.not_enforced(verdicts.LIMITS_DIFFER, f"{text}, expected them to hold")
-        return verdicts.enforced(
-            verdicts.LIMITER_ACTIVE,
-            f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
-        )
+        text = f"limits in {cache.path} as in the claim, registered processes: {cache.processes}"
+        verdict = verdicts.enforced(verdicts.LIMITER_ACTIVE, text)
+        if lent:
+            text = f"{text}; the whole of its cards is lent to it while their other tenants idle"
+            verdict = verdicts.enforced(verdicts.IDLE_COMPUTE_LENT, text)
+        if cache.unlimited:
+            compute = verdicts.not_enforced(
+                verdicts.COMPUTE_NOT_LIMITED,
+                f"{cache.path}: processes that HAMi-core never limits, as it has not found their "
+                f"PID on the host: {cache.unlimited}; another one started at the same time; start "
+                "the pod again",
+            )
+            verdict = verdicts.of_limits(verdict, compute)
+        return verdict
     if library_reason:
         return verdicts.not_enforced(
             verdicts.LIMITER_MISSING,

@@ -90,22 +90,26 @@ class ClaimFolders:
 
     def lifted(self) -> frozenset[str]:
         """Return the UIDs of the claims whose compute limits are lifted now."""
-        try:
-            return frozenset(self._lifted.read_text(encoding="utf-8").split())
-        except FileNotFoundError:  # nothing was ever lent
-            return NOBODY
+        return frozenset(Path(path).parent.name for path in self.lifted_files())
 
-    def record_lifted(self, uids: AbstractSet[str]) -> None:
-        """Record the claims whose compute limits are lifted.
+    def lifted_files(self) -> frozenset[str]:
+        """Return the paths of the files in which the compute limits are lifted now."""
+        try:
+            return frozenset(self._lifted.read_text(encoding="utf-8").splitlines())
+        except (OSError, ValueError):  # nothing was ever lent, or nothing can be
+            return frozenset()
+
+    def record_lifted(self, paths: AbstractSet[str]) -> None:
+        """Record the files in which the compute limits are lifted.
 
         Raises:
             RetryableError: What was recorded before remains.
         """
-        if uids == self.lifted():
+        if paths == self.lifted_files():
             return
         try:
             # It counts until the next start only, so it need not survive a power cut.
-            content = "\n".join(sorted(uids)).encode()
+            content = "\n".join(sorted(paths)).encode()
             atomic.write(self._lifted, content, mode=0o644, durable=False)
         except OSError as error:
             raise RetryableError(f"{self._lifted}: {error.strerror or error}") from error
@@ -198,14 +202,23 @@ def _lower(path: str, limits: Sequence[int], most: Sequence[int]) -> list[int]:
         found = cache.read(path)
         has = [limit.vram_bytes for limit in found.limits]
         used = found.used or most
-        least = [max(want, min(u, m)) for want, u, m in zip(limits, used, most, strict=True)]
-        # HAMi-core takes 0 for no limit.
-        new = [min(old or floor, floor) for old, floor in zip(has, least, strict=False)]
+        floors = [max(want, min(u, m)) for want, u, m in zip(limits, used, most, strict=True)]
+        new = [
+            # What was allocated meanwhile is in use as well. HAMi-core takes 0 for no limit.
+            floor if found.used and floor > want else min(old or floor, floor)
+            for old, floor, want in zip(has, floors, limits, strict=False)
+        ]
         if new == has:
             return has
         with suppress(OSError):  # the tenant removed it
             cache.set_memory_limits(path, new)
     return new
+
+
+def _limit(path: str) -> None:
+    """Let the compute limits in a file hold."""
+    with suppress(OSError), written_files.opened(path, access=os.O_RDWR) as found:
+        cache.switch_compute_limits(found, on=True)
 
 
 def may_borrow(claim: PreparedClaim) -> bool:
@@ -277,7 +290,7 @@ class LendingLoop:
 
     def begin(self) -> None:
         """Take back what a killed process has lent, unless another instance lends now."""
-        if Path(self._folders.claims).exists():
+        if self._has_claims():
             with self._throttle.warning("idle_compute_not_taken_back"), self._alone():
                 self._take_back()
 
@@ -287,6 +300,8 @@ class LendingLoop:
     def run(self) -> None:
         """Lend until the process stops, then take everything back."""
         while not self._node.wait_for_stop(ROUND_SECONDS):
+            if not self._has_claims():
+                continue
             with self._throttle.warning("idle_compute_not_lent"), self._alone():
                 self._take_back()
                 try:
@@ -332,27 +347,22 @@ class LendingLoop:
         launches = [each.launched_at for each in caches]
         is_new = launches != self._launches.get(claim.ref.uid)
         self._launches[claim.ref.uid] = launches
-        self._limit(caches)
+        for each in caches:
+            if not each.limits_compute and each.path not in self._open:
+                _limit(each.path)
         latest = self._wall_clock() + _FUTURE_SECONDS
         return is_new or any(
             each.reason or each.is_busy or each.launched_at > latest for each in caches
         )
 
-    def _limit(self, caches: Iterable[Cache]) -> None:
-        """Let the compute limits hold in all files that this loop has not lifted."""
-        for each in caches:
-            if not each.limits_compute and each.path not in self._open:
-                with suppress(OSError), written_files.opened(each.path, access=os.O_RDWR) as found:
-                    cache.switch_compute_limits(found, on=True)
-
     def _take_back(self) -> None:
-        """Let all compute limits hold.
+        """Let the compute limits hold that a killed process has lifted.
 
         Raises:
-            RetryableError: The records cannot be read now, or written.
+            RetryableError: That cannot be recorded.
         """
-        for claim in filter(may_borrow, self._node.records()):
-            self._limit(self._folders.caches(claim).values())
+        for path in self._folders.lifted_files():
+            _limit(path)
         self._lift(NOBODY, ())
 
     def _lift(self, uids: AbstractSet[str], claims: Iterable[PreparedClaim]) -> None:
@@ -370,13 +380,17 @@ class LendingLoop:
         for path in self._open.keys() - paths:
             with suppress(OSError):
                 self._open.pop(path).close()
-        self._folders.record_lifted(uids)
+        self._folders.record_lifted(paths)
         for path in paths - self._open.keys():
             with suppress(OSError), ExitStack() as stack:
                 found = stack.enter_context(written_files.opened(path, access=os.O_RDWR))
                 stack.callback(cache.switch_compute_limits, found, on=True)
                 cache.switch_compute_limits(found, on=False)
                 self._open[path] = stack.pop_all()
+
+    def _has_claims(self) -> bool:
+        """Return True if a claim was prepared for HAMi-core in this boot."""
+        return Path(self._folders.claims).exists()
 
     def _alone(self) -> AbstractContextManager[None]:
         """Be the only instance that lends.

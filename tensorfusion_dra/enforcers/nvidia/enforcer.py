@@ -374,8 +374,8 @@ def of_share(
     if share.limit is not None and share.limit.sm_percent < verdicts.WHOLE_PERCENT:
         compute = verdicts.unknown(
             verdicts.COMPUTE_NOT_LIMITED,
-            f"nothing keeps the container at {share.limit.sm_percent} percent: the card divides "
-            "its time equally among those that are busy",
+            f"nothing keeps the container at {share.limit.sm_percent} percent, and nothing has to "
+            "be lent: the card divides its time equally among those that are busy",
         )
     return verdicts.of_limits(memory, compute)
 

@@ -19,6 +19,7 @@ TENSOR_FUSION: Final = Declaration(
         names_containers=True,
         fixed_compute=frozenset({Isolation.HARD}),
         fixed_memory=frozenset({Isolation.HARD}),
+        lends_compute_alone=True,
         mixed=frozenset({Isolation.HARD}),
         remedy="run Tensor Fusion's hypervisor on this node, which puts its limiter there (chart "
         "tensor-fusion of NexusGPU/tensor-fusion)",

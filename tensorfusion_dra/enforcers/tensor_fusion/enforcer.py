@@ -56,6 +56,7 @@ LIMITER_FILE: Final = "libcuda_limiter.so"
 _LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
 _SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
 _SHM_MODE: Final = 0o755
+_NOT_LENT: Final = "compute that the card's other shares reserve is not lent while it is idle"
 _HEALTHZ: Final = "/healthz"
 _HEALTHZ_SECONDS: Final = 1.0
 _LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
@@ -250,9 +251,12 @@ class TensorFusion(Enforcer):
         read_at = time.time()  # after the reading, so that no heartbeat is in the future
         limiter_reason = preload.library_reason(self._limiter)
         of_pod = (claim, *enforcer.beside(claim, others))
-        expected = prepared.by_uuid(share for each in of_pod for share in marks.soft_shares(each))
-        return [
-            soft_verdict.of_card(
+        expected = marks.told_limits(
+            [share for each in of_pod for share in marks.soft_shares(each)]
+        )
+        found = []
+        for each in shares:
+            verdict = soft_verdict.of_card(
                 each.gpu_uuid,
                 expected[each.gpu_uuid],
                 memory,
@@ -260,8 +264,10 @@ class TensorFusion(Enforcer):
                 limiter_reason=limiter_reason,
                 is_new=is_new,
             )
-            for each in shares
-        ]
+            if each.wanted.sm_percent > each.reserved.sm_percent:
+                verdict = replace(verdict, text=f"{verdict.text}; {_NOT_LENT}")
+            found.append(verdict)
+        return found
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
         if self.workers is not None:

@@ -27,7 +27,7 @@ internal/utils/resource.go (ComposeAllocationRequest).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -53,6 +53,9 @@ LAST_INDEX: Final = 128
 INDICES_PER_SOCKET: Final = 8
 _SOCKETS: Final = frozenset("0123456789abcdef")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_MOST_LENT: Final = 99
+"""Percent of a card's compute; NexusGPU/vgpu.rs, crates/cuda-limiter/src/limiter.rs, rate_limiter.
+"""
 _TEXT: Final = 4096
 """Characters of an annotation that are kept: more than any that this driver writes has."""
 _COMPUTE_REQUESTS: Final = frozenset(
@@ -65,8 +68,7 @@ class Worker:
     """A pod with soft limits, which the hypervisor has to keep.
 
     Attributes:
-        limits: What the pod may use of each card, by GPU UUID; never empty. The claims of a pod on
-            one card add up, as the hypervisor counts all containers of a pod together.
+        limits: What the pod may use of each card, by GPU UUID; never empty. See told_limits().
         claims: The pod's claims with soft limits.
     """
 
@@ -92,11 +94,30 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
     ]
 
 
+def told_limits(shares: Sequence[PreparedShare]) -> Mapping[str, Limit]:
+    """Return a pod's limits by GPU UUID as hypervisor and limiter are told them.
+
+    The claims of a pod on one card add up, as the hypervisor counts all containers of a pod
+    together. The open limiter takes 100 percent for no limit, and does not read it again for 60
+    seconds. So compute that is not all reserved, and may be taken back, is at most 99 percent.
+
+    Args:
+        shares: All of the pod's shares with soft limits.
+    """
+    reserved = prepared.by_uuid(replace(share, limit=share.reserved) for share in shares)
+    return {
+        uuid: replace(
+            limit, sm_percent=min(limit.sm_percent, max(_MOST_LENT, reserved[uuid].sm_percent))
+        )
+        for uuid, limit in prepared.by_uuid(shares).items()
+    }
+
+
 def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
     """Return the worker that a pod is; None if none of its claims among these has soft limits."""
     soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
-    limits = prepared.by_uuid(share for claim in ordered for share in soft_shares(claim))
+    limits = told_limits([share for claim in ordered for share in soft_shares(claim)])
     return Worker(pod=pod, limits=limits, claims=ordered) if ordered else None
 
 

@@ -22,9 +22,12 @@ crates/utils/src/shared_memory/mod.rs):
     34984   u64 process ID of the lock's owner, 512 bytes unused
 
 The file is read while the hypervisor writes it. Each value is aligned, so none is half written.
-The hypervisor writes limits once, when it creates the file, and limiters read them at each call. So
-a limit that changes is set in place. The file is not mapped for that: a container that truncates it
-would end this process by a signal.
+The hypervisor writes limits once, when it creates the file, and never reads them: from a pod's
+annotations it computes the rate of its kernels, which are the counters. Limiters read the memory
+limit at each allocation. Of the compute limit they only read, at each launch, whether it is 100 or
+more: then they count nothing, and keep that in mind for 60 seconds. So a limit that changes is set
+in place, and one that may fall is never 100 (marks.py). The file is not mapped for that: a
+container that truncates it would end this process by a signal.
 """
 
 import os
@@ -252,7 +255,8 @@ class WorkerMemory:
     def set_limits(self, pod: PodRef, limits: Mapping[str, Limit]) -> bool:
         """Write the limits by GPU UUID where they differ; return True if one did.
 
-        The limiter reads them at its next call.
+        The limiter reads memory at its next allocation, and compute at its next launch, unless it
+        found 100 percent in the last 60 seconds.
 
         Raises:
             RetryableError: There is no shared memory, or it has another layout or lacks a card.

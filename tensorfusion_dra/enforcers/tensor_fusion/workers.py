@@ -35,6 +35,7 @@ hypervisor regulates the rate of kernels, follows in run(), which also repairs w
 
 - The hypervisor obeys a worker's annotations, and a tenant may change them at any time. So the
   node's workers are watched, and the driver's values are put back as soon as an event shows others.
+  A few pods at a time: of a burst of changes the hypervisor loses some, and nothing shows which.
 - A hypervisor that restarts finds the workers that run by itself. It does not find those whose
   containers were not started yet: for such a pod it waits for an Allocate that the driver has made
   already. So a worker without a live shared memory is registered again. Only if two checks in a row
@@ -73,6 +74,11 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
+MAX_PATCHES: Final = 8
+"""Pods of which the annotations change in a round. The hypervisor loses changes of pods for good
+while 16 wait for it; the kubelet's changes of statuses are among them."""
+_PAUSE_SECONDS: Final = 1.0
+"""Between rounds that changed some."""
 _LOCK_SECONDS: Final = 5.0
 _REPAIR_SECONDS: Final = 20.0
 _CHECK_SECONDS: Final = 15.0
@@ -193,36 +199,52 @@ class Workers:
         """
         next_check = 0.0
         while self._wakeup.next_round():
-            self.follow_annotations()
+            written = self.follow_annotations()
             if self._clock() >= next_check:
                 with self._throttle.warning("workers_unchecked"):
                     self.repair()
                 next_check = self._clock() + self._check_seconds
-            self._wakeup.wait(self._check_seconds)
+            if written:
+                self._wakeup.pause(_PAUSE_SECONDS)
+            else:
+                self._wakeup.wait(self._check_seconds)
 
-    def follow_annotations(self) -> None:
-        """Write the annotations of workers whose limits or annotations changed."""
+    def follow_annotations(self) -> int:
+        """Write the annotations of workers whose limits or annotations changed.
+
+        Those that changed first come first. Returns how many were written; what is more than
+        MAX_PATCHES waits for the next call.
+        """
         with self._guard:
             changed, self._changed = self._changed, {}
         if not changed:
-            return
+            return 0
         try:
-            every = marks.of_claims(self._records())
+            workers = {worker.pod.uid: worker for worker in marks.of_claims(self._records())}
         except RetryableError as error:
             log.warning("workers_unchecked", error=str(error))
             with self._guard:
                 self._changed = {**changed, **self._changed}
-            return
-        for worker in every:
-            if (uid := worker.pod.uid) not in changed:
-                continue
-            try:
-                if self._put_back(worker, changed[uid]) and changed[uid]:
-                    log.info("worker_annotations_put_back", pod=str(worker.pod))
-            except RetryableError as error:
-                log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
-                with self._guard:
-                    self._changed.setdefault(uid, None)
+            return 0
+        written = 0
+        later: dict[str, Mapping[str, Any] | None] = {}
+        for uid, stored in changed.items():
+            if written == MAX_PATCHES:
+                later[uid] = stored
+            elif uid in workers:
+                try:
+                    if self._put_back(workers[uid], stored):
+                        written += 1
+                        if stored:
+                            log.info("worker_annotations_put_back", pod=str(workers[uid].pod))
+                except RetryableError as error:
+                    log.warning(
+                        "worker_annotations_failed", pod=str(workers[uid].pod), error=str(error)
+                    )
+                    later[uid] = None
+        with self._guard:
+            self._changed = {**later, **self._changed}
+        return written
 
     def repair(self) -> None:
         """Register again the workers that this check and the one before found unkept.

@@ -570,6 +570,8 @@ spec:
             nvidia.com/gpumem: 3000
             nvidia.com/gpumems: 4
           requests: {nvidia.com/gpu: 2}
+        env:
+        - {name: GPU_CORE_UTILIZATION_POLICY, value: default}  # as in HAMi
 """
 CONVERTED_DEPLOYMENT: Final = """\
 kind: Deployment
@@ -583,6 +585,7 @@ spec:
         tensor-fusion.ai/inject-container: "main"
         tensor-fusion.ai/dra-cel-filter: 'FILTER'
         tensor-fusion.ai/vram-request: "3000Mi"
+        tensor-fusion.ai/compute-percent-limit: "100"
         tensor-fusion.ai/compute-percent-request: "memory"
     spec:
       # one container
@@ -592,6 +595,8 @@ spec:
           limits:
             nvidia.com/gpumems: 4
           requests: {}
+        env:
+        - {name: GPU_CORE_UTILIZATION_POLICY, value: default}  # as in HAMi
 """
 
 
@@ -618,6 +623,7 @@ def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
         (17, "nvidia.com/gpumem"),
         (18, "nvidia.com/gpumems"),
         (19, "nvidia.com/gpu"),
+        (21, "GPU_CORE_UTILIZATION_POLICY"),
     ]
     assert converted.problems == ()
     assert convert(converted.text, [Dialect.HAMI]).text == converted.text

@@ -373,6 +373,19 @@ def test_simulated_cards_and_their_shares_are_marked_as_simulated(open_page: Ope
     expect(page.locator(".share .state").first).not_to_contain_text("SimulatedGPU")
 
 
+def test_share_that_uses_idle_compute_has_its_present_part_and_its_limit(open_page: Open) -> None:
+    tenant = builders.Tenant(name="llm/serve", tflops=78, gib=20, used=(30, 97))
+    view = builders.node(builders.Card(tenants=(tenant,)))
+    (lent,) = view.shares
+    page, _ = open_page(replace(view, shares=(replace(lent, raised_percent=100),)))
+
+    row = page.get_by_role("button", name="serve").last
+    expect(row).to_contain_text("now 100 %")
+    row.click()
+
+    expect(page.get_by_text("25 % of the GPU, 78 TFLOPS; 100 % while the other")).to_be_visible()
+
+
 def test_neighbours_of_one_namespace_have_two_shades(open_page: Open) -> None:
     page, _ = open_page(replace(scenes.quiet(), shares=shares_of(9, card=0)))
 

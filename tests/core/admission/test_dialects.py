@@ -55,14 +55,18 @@ ASKING = {
 def one(dialect: Dialect, *word: str) -> Translation:
     """Translate a pod that asks for a GPU and has the word, given by kind, name and text."""
     made = pod(container())
+    env = made["spec"]["containers"][0].setdefault("env", [])
+    if word[0] is Kind.VARIABLE:
+        env.append({"name": word[1], "value": word[2]})
+        word = ()
     holders = {
         Kind.RESOURCE: made["spec"]["containers"][0]["resources"]["limits"],
         Kind.ANNOTATION: made["metadata"]["annotations"],
         Kind.LABEL: made["metadata"]["labels"],
         Kind.SCHEDULER: made["spec"],
     }
-    asking = () if word[1] == "gpu-memory" else (ASKING[dialect],)  # KAI refuses both
-    for kind, name, text in (*asking, word):
+    asking = () if "gpu-memory" in word else (ASKING[dialect],)  # KAI refuses both
+    for kind, name, text in (*asking, *([word] if word else ())):
         holders[Kind(kind)][name] = text
     return dialects.translate(made, {dialect})
 
@@ -72,6 +76,7 @@ SAMPLES = {
     "nvidia.com/gpumem": ("3000", "3000Mi"),
     "nvidia.com/gpumem-percentage": ("50", "50"),
     "nvidia.com/gpucores": ("30", "30"),
+    "GPU_CORE_UTILIZATION_POLICY": ("default", "100"),
     "nvidia.com/use-gputype": (
         "a100, V100,",
         part_of(TYPE, "A100", "V100"),
@@ -136,11 +141,11 @@ def test_each_word_becomes_its_annotation_or_is_named(
     text, value = SAMPLES.get(word.name, ("x", ""))
 
     is_scheduler = word.kind is Kind.SCHEDULER
-    key = "schedulerName" if is_scheduler else word.name.replace("*", "main")
+    name = "schedulerName" if is_scheduler else word.name.replace("*", "main")
 
-    found = one(dialect, word.kind, key, word.name if is_scheduler else text)
+    found = one(dialect, word.kind, name, word.name if is_scheduler else text)
 
-    (own,) = (each for each in found.matches if each.key == key)
+    (own,) = (each for each in found.matches if each.name == name)
     if word.name in UNDEFINED:
         assert own.is_refused
         assert own.text.startswith("no release defines it")
@@ -149,7 +154,7 @@ def test_each_word_becomes_its_annotation_or_is_named(
         assert word.becomes in own.text or word.note in own.text
         assert found.annotations
     else:
-        assert own.is_removed
+        assert own.is_removed == (word.kind is not Kind.VARIABLE)
         assert found.annotations[word.becomes] == value
 
 
@@ -187,6 +192,51 @@ def test_texts_that_no_annotation_can_have_are_refused(
 
     assert refused.key == word
     assert refused.text.startswith(expected)
+
+
+POLICY = "GPU_CORE_UTILIZATION_POLICY"
+
+
+def policy(value: object, /, **words: object) -> Json:
+    """Return a pod of HAMi with the policy in its container's environment."""
+    entry = value if isinstance(value, dict) else {"name": POLICY, "value": value}
+    words = words or {"gpumem_percentage": 50, "gpucores": 30}
+    return pod({**container(**nvidia(**words)), "env": [{"name": "A", "value": "b"}, entry]})
+
+
+@pytest.mark.parametrize(
+    ("document", "limit", "said"),
+    [
+        (policy("default"), "100", "becomes tensor-fusion.ai/compute-percent-limit: 100"),
+        (policy("anything"), "100", "becomes tensor-fusion.ai/compute-percent-limit: 100"),
+        (policy("force"), "30", "becomes tensor-fusion.ai/compute-percent-limit: 30"),
+        (policy("FORCE"), "30", "becomes tensor-fusion.ai/compute-percent-limit: 30"),
+        (policy("force", gpumem_percentage=50), None, "is unset"),
+        (policy("", gpumem_percentage=50), None, "is unset"),
+        (policy({"name": POLICY, "valueFrom": {}}, gpumem_percentage=50), None, "is unset"),
+        *(
+            (policy(text), "100", "compute-percent-limit: 100, as for default: only an adm")
+            for text in ("disable", "DISABLE")
+        ),
+        (policy("default", cpu="1"), None, ""),
+        (pod(container(**nvidia(gpu=1)), **{"gpu-fraction-container-name": "request"}), None, ""),
+        (pod({**container(**nvidia(gpu=1)), "env": 7}), None, ""),
+        (pod({**container(**nvidia(gpu=1)), "env": [7, {"value": "force"}]}), None, ""),
+    ],
+)
+def test_policy_of_hami_core_is_a_limit_of_compute(
+    document: Json, limit: str | None, said: str
+) -> None:
+    before = copy.deepcopy(document["spec"]["containers"][0].get("env"))
+
+    found = dialects.translate(document, {HAMI, KAI})
+    dialects.apply(document, found)
+
+    assert annotations_of(document).get(names.ANNOTATION_COMPUTE_PERCENT_LIMIT) == limit
+    matches = [(each.path, each.text) for each in found.matches if each.name == POLICY]
+    assert [path for path, _ in matches] == (["spec.containers[0].env[1]"] if said else [])
+    assert all(said in text for _, text in matches)
+    assert document["spec"]["containers"][0].get("env") == before
 
 
 def test_words_that_exclude_each_other_are_refused() -> None:

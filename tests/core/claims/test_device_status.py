@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +16,9 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.builders.allocations import allocation
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import HAMI_CORE, MPS, node_facts
 from tests.support.builders.reported_claims import (
     DEVICE,
     GPU_UUID,
@@ -25,6 +29,7 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
+from tests.support.tenants import Card
 
 SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
@@ -118,6 +123,76 @@ def test_clamped_limits_are_reported_with_the_wanted_ones(
     }
     assert (condition["status"], condition["reason"]) == ("True", reason)
     assert f"24Gi of memory, isolation soft; clamped from {text}: " in condition["message"]
+
+
+FIXED = "set when the container started, and stays until the pod starts again"
+NEW_FIELDS = {"dividesMemory", "idleCompute"}
+LEFT = "the card and its other tenants leave less"
+BOTH = "80% of compute and 32Gi of memory"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, f"{BOTH}: {LEFT}"),
+        # MPS, isolation hard, and containers of HAMi-core from before a release that lends.
+        ({"granted": reported_limit(24)}, f"{BOTH}: {FIXED}"),
+        (
+            {"granted": reported_limit(16), "divides_memory": True},
+            f"80% of compute: {FIXED}; clamped from 32Gi of memory: {LEFT}",
+        ),
+        (
+            {"granted": reported_limit(16), "divides_memory": True, "idle_compute": True},
+            "80% of compute: the rest is lent while the card's other tenants are idle; "
+            f"clamped from 32Gi of memory: {LEFT}",
+        ),
+    ],
+)
+def test_message_says_when_more_than_the_limit_can_be_had(
+    changes: dict[str, Any], text: str
+) -> None:
+    share = reported_share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB, **changes)
+
+    (condition,) = only_entry(share)["conditions"]
+
+    assert condition["message"].endswith(f"isolation soft; clamped from {text}")
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "percent", "why"),
+    [
+        (HAMI_CORE.name, 25, "clamped from 100% of compute: the rest is lent while"),
+        (MPS.name, 25, "clamped from 100% of compute: set when the container started"),
+        ("tensor-fusion", 100, ""),
+        ("nvidia", 100, ""),  # its verdict says that nothing limits compute
+    ],
+)
+def test_compute_limit_above_the_request_says_what_its_enforcer_makes_of_it(
+    enforcer: str, percent: int, why: str
+) -> None:
+    card = Card(replace(node_facts(*gpus(1)), enforcer=enforcer))
+    (device,) = card.node.devices
+    record = card.admit("a", allocation(device, 1, tflops="78", vram="1Gi"), tflops="312")
+
+    (entry,) = device_status.status(record, {device: Readiness(since=SINCE)})
+
+    message = entry["conditions"][0]["message"]
+    assert f": {percent}% of compute" in message
+    assert message.partition("; ")[2].startswith(why)
+    assert bool(why) == ("clamped" in message)
+
+
+def test_share_of_a_container_from_before_lending_keeps_its_limits() -> None:
+    granted = reported_limit(24)
+    share = reported_share(
+        wanted_sm_percent=80, granted=granted, divides_memory=True, idle_compute=True
+    )
+    kept = {key: value for key, value in share.as_json().items() if key not in NEW_FIELDS}
+
+    old = PreparedShare.from_json(kept)
+
+    assert (old.limit, old.granted) == (granted, granted)
+    assert only_entry(old)["conditions"][0]["message"].endswith(f"80% of compute: {FIXED}")
 
 
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:

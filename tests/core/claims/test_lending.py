@@ -22,7 +22,7 @@ from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import HAMI_CORE, MPS, RULES, node_facts
+from tests.support.builders.nodes import ENFORCERS, HAMI_CORE, MPS, NVIDIA, RULES, node_facts
 from tests.support.builders.policies import DEFAULTS, share_policy
 from tests.support.tenants import Card, limit_of
 
@@ -267,6 +267,7 @@ def test_limits_of_an_unknown_enforcer_never_change() -> None:
     assert card.gib() == {"a": 60, "b": 30}
 
 
+DIVIDING = replace(NODE, enforcer=NVIDIA.name)
 VIRTUAL = node_facts(
     gpu(),
     node=replace(
@@ -282,7 +283,7 @@ VIRTUAL = node_facts(
     ("node", "steps"),
     [
         pytest.param(
-            NODE,
+            DIVIDING,
             [
                 ("a", "31.2", {"a": 100}),
                 ("b", "156", {"a": 50, "b": 50}),
@@ -301,7 +302,7 @@ VIRTUAL = node_facts(
             id="nothing is lent",
         ),
         pytest.param(
-            NODE,
+            DIVIDING,
             [
                 ("a", "104", {"a": 100}),
                 ("b", "104", {"a": 66, "b": 34}),
@@ -310,13 +311,29 @@ VIRTUAL = node_facts(
             id="requests are kept if rounding takes their sum above 100 percent",
         ),
         pytest.param(
-            VIRTUAL,
+            replace(VIRTUAL, enforcer=DIVIDING.enforcer),
             [
                 ("a", "31.2", {"a": 100}),
                 ("b", "31.2", {"a": 100, "b": 50}),
                 ("c", "31.2", {"a": 100, "b": 40, "c": 10}),
             ],
             id="virtual compute",
+        ),
+        pytest.param(
+            NODE,
+            [
+                ("a", "31.2", {"a": 100}),
+                ("b", "31.2", {"a": 10, "b": 10}),
+                ("a", "", {"b": 100}),
+                ("c", "280.8", {"b": 10, "c": 90}),
+                ("b", "", {"c": 100}),
+            ],
+            id="to a share that is alone on its card",
+        ),
+        pytest.param(
+            OVERCOMMIT,
+            [("a", "31.2", {"a": 100}), ("b", "31.2", {"a": 100, "b": 100})],
+            id="overcommitted",
         ),
     ],
 )
@@ -328,7 +345,7 @@ def test_compute_is_lent_and_taken_back(
     for number, (name, request, expected) in enumerate(steps):
         if not request:
             card.release(name)
-        elif node is VIRTUAL:
+        elif node.devices == VIRTUAL.devices:
             card.admit(name, of_virtual(number, 1, tflops=request), tflops="312")
         else:
             card.admit(name, allocation(GPU_0, number, tflops=request, vram="1Gi"), tflops="312")
@@ -336,6 +353,41 @@ def test_compute_is_lent_and_taken_back(
         assert card.percent() == expected
         clamped = [record.shares[0].compute_clamped for record in card.claims()]
         assert clamped == [percent < 100 for percent in expected.values()]
+
+
+@pytest.mark.parametrize("enforcer", ENFORCERS)
+@pytest.mark.parametrize(("asked", "wanted"), [("", 100), ("156", 50)])
+def test_node_may_give_shares_without_a_compute_limit_the_card_as_their_limit(
+    enforcer: str, asked: str, wanted: int
+) -> None:
+    node = replace(NODE, enforcer=enforcer)
+    shares = {}
+    for percent in (0, 100):
+        node = replace(node, rules=replace(RULES, unasked_percent=percent))
+        card = Card(node)
+        record = card.admit("a", allocation(GPU_0, 1, tflops="31.2", vram="1Gi"), tflops=asked)
+        (shares[percent],) = record.shares
+
+    assert shares[100].wanted_sm_percent == wanted
+    assert shares[0].wanted_sm_percent == (wanted if asked else 10)
+    # What the scheduler and quotas count stays.
+    for share in shares.values():
+        assert (share.requested_sm_percent, share.consumed) == (10, shares[0].consumed)
+        assert share.wanted_vram_bytes == share.reserved.vram_bytes == GIB
+        assert share.granted is None or share.granted.sm_percent == 10
+    assert shares[100].idle_compute is (enforcer == HAMI_CORE.name)
+    # Without a limiter that can change them, limits stay at the request.
+    assert shares[100].limit == Limit(
+        sm_percent=10 if shares[100].granted else wanted, vram_bytes=GIB
+    )
+
+
+def test_share_of_a_whole_card_wants_no_more_compute_than_it_has() -> None:
+    node = replace(NODE, rules=replace(RULES, unasked_percent=100), enforcer=HAMI_CORE.name)
+
+    (share,) = Card(node).admit("a", allocation(GPU_0, 1, tflops="312", vram="1Gi")).shares
+
+    assert (share.wanted_sm_percent, share.idle_compute) == (100, False)
 
 
 def wanted_limit(

@@ -18,8 +18,9 @@ COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
 MPS: Final = Mps()
 HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
+NVIDIA: Final = Nvidia()
 ENFORCERS: Final[dict[str, Enforcer]] = {
-    each.name: each for each in (ENFORCER, HAMI_CORE, MPS, Nvidia())
+    each.name: each for each in (ENFORCER, HAMI_CORE, MPS, NVIDIA)
 }
 RULES: Final = LendingRules(facts={name: each.facts for name, each in ENFORCERS.items()})
 
