@@ -13,12 +13,13 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import resize, share_policy
 from tensorfusion_dra.core.claims.device_status import CONDITION_CHANGED
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
-_ANNOTATIONS: Final = {
-    names.CAPACITY_TFLOPS: (names.ANNOTATION_TFLOPS_LIMIT, share_policy.tflops_limit),
-    names.CAPACITY_VRAM: (names.ANNOTATION_VRAM_LIMIT, share_policy.vram_limit),
+_PARSERS: Final = {
+    names.CAPACITY_TFLOPS: share_policy.tflops_limit,
+    names.CAPACITY_VRAM: share_policy.vram_limit,
 }
 _POLL_SECONDS: Final = 1.0
 
@@ -60,7 +61,6 @@ def run(flags: argparse.Namespace) -> int:
     namespace = flags.namespace or kubectl.namespace(flags.kubeconfig, flags.context)
     claim = _claim(api, namespace, flags.target)
     name = claim["metadata"]["name"]
-    labels = resize.labelled(claim)["metadata"]["labels"]
     path = resource_path("resourceclaims", namespace=namespace, name=name)
     api.change(
         "PATCH",
@@ -68,27 +68,28 @@ def run(flags: argparse.Namespace) -> int:
         body={
             "metadata": {
                 "uid": claim["metadata"]["uid"],
-                "labels": {names.LABEL_NODE: labels[names.LABEL_NODE]},
-                "annotations": {_ANNOTATIONS[each][0]: text for each, text in asked.items()},
+                "labels": resize.label(claim),
+                "annotations": {resize.ANNOTATIONS[each]: text for each, text in asked.items()},
             }
         },
         content_type=MERGE_PATCH,
-        permission="update resourceclaims",
+        permission="patch resourceclaims",
     )
+    shown = ", ".join(f"{each} {text}" for each, text in asked.items())
     sys.stdout.write(
-        f"claim {namespace}/{name}: limits asked for: {_shown(asked)}. Its request stays as it is: "
-        "for a larger one, create the pod again.\n"
+        f"claim {namespace}/{name}: limits asked for: {shown}. Its request stays as it is: "
+        "for a larger one, create the pod again with a new claim.\n"
     )
     return _answer(api, path, asked, flags.wait) if flags.wait else 0
 
 
 def _amount(text: str) -> tuple[str, str]:
     name, _, amount = text.partition("=")
-    if name not in _ANNOTATIONS:
+    if name not in _PARSERS:
         raise InputError(f"found {printable.one_line(text)}, expected vram=40Gi or tflops=200")
     try:
-        found = _ANNOTATIONS[name][1](amount)
-    except ValueError as error:
+        found = _PARSERS[name](amount)
+    except (ValueError, QuantityError) as error:
         raise InputError(f"{name}: {error}") from error
     if found is None:
         raise InputError(f"{name}: found {amount!r}, expected more than 0")
@@ -105,18 +106,15 @@ def _claim(api: Api, namespace: str, target: str) -> Item:
     else:
         pod = api.find(resource_path("pods", namespace=namespace, name=name, root=CORE)) or {}
         entries = {
-            *(each.get("resourceClaimName") for each in objects_at(pod, "spec", "resourceClaims")),
-            *(
-                each.get("resourceClaimName")
-                for each in objects_at(pod, "status", "resourceClaimStatuses")
-            ),
+            *resource_claims.names_by_entry(pod).values(),
+            resource_claims.extended_name(pod),
         }
         paths = (
             resource_path("resourceclaims", namespace=namespace, name=each)
             for each in sorted(filter(None, entries))
         )
         claims = [found for each in paths if (found := api.find(each))]
-    ours = [each for each in claims if resize.nodes(each)]
+    ours = [each for each in claims if resize.label(each)]
     if len(ours) != 1:
         shown = ", ".join(str(each["metadata"]["name"]) for each in ours) or "none"
         raise InputError(
@@ -156,7 +154,3 @@ def _answer(api: Api, path: str, asked: Mapping[str, str], seconds: float) -> in
         f"found no answer of the node within {seconds:g} s, expected condition {CONDITION_CHANGED} "
         "in the claim's status; setting resize of its node plugin may be false"
     )
-
-
-def _shown(asked: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {quantity.parse(text)}" for name, text in asked.items())

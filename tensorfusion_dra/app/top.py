@@ -279,6 +279,11 @@ def _lines(
     yield from streams.table(
         [[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent=""
     )
+    yield from (
+        f"{holder.text}: limits {holder.change['reason']}: {holder.change['message']}"
+        for _, holder in shares
+        if holder.change
+    )
     if containers is not None:
         used = sorted(
             (
@@ -410,6 +415,7 @@ def _document(
                             name: str(each) for name, each in (holder.amounts or {}).items()
                         },
                         "used": holder.used or None,
+                        "limitChanged": holder.change or None,
                     }
                     for holder in _shares(card, namespace)
                 ],

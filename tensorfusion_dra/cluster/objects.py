@@ -75,7 +75,6 @@ _CLAIM: Final[Projection] = {
         "reservedFor": [dict],
     },
 }
-_IDENTITY: Final[Projection] = {"metadata!": {"name!": str, "namespace!": str, "uid!": str}}
 _CONTAINER: Final[Projection] = {
     "name": str,
     "restartPolicy": str,
@@ -131,14 +130,15 @@ class ApiClaims:
     def watch(
         self,
         labels: str,
+        keep: Projection,
         on_list: Callable[[Sequence[Mapping[str, Any]]], None],
         on_event: Callable[[str, Mapping[str, Any]], None],
     ) -> Watch:
-        """Return a watch of the identities of claims with these labels, for a thread of its own."""
+        """Return a watch of the claims with these labels, for a thread of its own."""
         return Watch(
             self._api,
             resource_path("resourceclaims"),
-            _IDENTITY,
+            keep,
             selector="",
             labels=labels,
             on_list=on_list,

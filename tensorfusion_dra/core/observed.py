@@ -23,6 +23,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
@@ -141,6 +142,7 @@ class ShareView:
         used: What its processes use; None if it is not known.
         raised_percent: Part of the card that it may use for the moment, because the other tenants
             are idle; 0 if that is no more than its limit.
+        resize: What the claim asks for while it runs; None if nothing.
     """
 
     claim: PreparedClaim
@@ -149,6 +151,7 @@ class ShareView:
     enforcement: CurrentVerdict | None
     used: Used | None = None
     raised_percent: int = 0
+    resize: Resize | None = None
 
     @property
     def requested(self) -> CardAmounts:
@@ -397,6 +400,7 @@ def shares(
     verdicts: Mapping[str, Sequence[CurrentVerdict]],
     used: Mapping[str, Sequence[Used | None]],
     raised: Mapping[str, int] = {},
+    resized: Mapping[str, Resize] = {},
 ) -> tuple[ShareView, ...]:
     """Return a view of each share, sorted by claim and then in the claim's order.
 
@@ -407,6 +411,7 @@ def shares(
             claim's present limits.
         used: What each share uses, by claim UID; of another number before the claim was observed.
         raised: Claims whose compute limits are raised, in percent by claim UID.
+        resized: What claims ask for while they run, by claim UID.
     """
     found = []
     for claim in sorted(claims, key=lambda each: (str(each.ref), each.ref.uid)):
@@ -420,6 +425,7 @@ def shares(
                 enforcement=verdict,
                 used=use,
                 raised_percent=raised.get(claim.ref.uid, 0),
+                resize=resized.get(claim.ref.uid),
             )
             for share, verdict, use in zip(
                 claim.shares,
@@ -595,6 +601,7 @@ def _share_json(view: ShareView) -> Json:
         "limit": limit,
         "wanted": wanted,
         "raisedPercent": view.raised_percent,
+        "limitChanged": _changed(view),
         "isolation": share.isolation.value,
         "qos": share.qos.value,
         "enforcer": _text(claim.enforcer),
@@ -610,6 +617,13 @@ def _share_json(view: ShareView) -> Json:
             "nearLimit": view.used.is_near(view.limit),
         },
     }
+
+
+def _changed(view: ShareView) -> Json | None:
+    if view.resize is None or view.share.admin_access:
+        return None
+    reason, text = view.resize.outcome(view.share, view.used)
+    return {"asked": dict(view.resize.asked), "reason": reason, "message": _text(text)}
 
 
 def _enforcement(current: CurrentVerdict | None) -> Json | None:

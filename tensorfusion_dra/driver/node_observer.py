@@ -11,6 +11,7 @@ from tensorfusion_dra.core import observed
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import NodeUse
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.errors import DriverError
@@ -38,6 +39,7 @@ class NodeObserver:
         current_verdicts: The verdicts about each claim's shares, by claim UID.
         use: Who uses the cards.
         raised: Claims whose compute limits are raised; see Enforcer.raised().
+        resized: What claims ask for while they run, by claim UID.
         enforcer: The verdict about the node's enforcer; None if there is none.
         xids: Counts of reported XIDs since this process started.
         keepers: What keeps limits, for texts, by the name of the enforcer.
@@ -52,6 +54,7 @@ class NodeObserver:
     current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
     use: Callable[[], NodeUse] = lambda: use.NOTHING
     raised: Callable[[], Mapping[str, int]] = dict
+    resized: Callable[[], Mapping[str, Resize]] = dict
     enforcer: Callable[[], CurrentVerdict | None] = lambda: None
     keepers: Mapping[str, str] = field(default_factory=dict)
     registration: Callable[[], RegistrationView] = RegistrationView
@@ -102,6 +105,7 @@ class NodeObserver:
                 verdicts=verdicts,
                 used=used.shares,
                 raised=self.raised(),
+                resized=self.resized(),
             ),
             shares_error=shares_error,
             use_error=used.reason,

@@ -2,12 +2,16 @@
 
 Claims whose limits were changed have a label with the name of their node, which the webhook and
 `kubectl tensorfusion resize` set. The API server sends a watch by that label only these claims, so
-a node learns of a change within a moment, and nothing of other nodes. The watch brings names alone:
-the claim is then read, its record gets the wanted limits (core/claims/resize.py), and the card is
-divided again. What comes of it is in the claim's status and in an Event on its pods.
+a node learns of a change within a moment, and nothing of other nodes. Of a claim the watch brings
+its name, and whether its limits changed: the claim is then read, its record gets the wanted limits
+(core/claims/resize.py), and the card is divided again. What comes of it is in the claim's status,
+and in an Event on its pods.
 
-A claim that is not prepared yet is noted: its prepare may have read it just before the change. A
-node notes MAX_UNKNOWN of them, since anybody may label claims with its name.
+Anybody may label claims with the name of a node, or change annotations all the time. So claims
+without a device of this node are ignored, at most MAX_NOTED are noted, and changes are followed
+every SPACING_SECONDS: the first one at once, and of those in between the last one.
+
+A claim that is not prepared yet is noted too: its prepare may have read it just before the change.
 """
 
 import time
@@ -23,9 +27,8 @@ from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.ports import ClaimSource, Events
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
@@ -34,14 +37,26 @@ from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
-MAX_UNKNOWN: Final = 1000
+MAX_NOTED: Final = 1000
+SPACING_SECONDS: Final = 5.0
 _MAX_WAIT_SECONDS: Final = 30.0
 _READ_SECONDS: Final = 5.0
 _APPLY_SECONDS: Final = 5.0
+_WATCHED: Final[Projection] = {
+    "metadata!": {
+        **dict.fromkeys(("namespace!", "name!", "uid!"), str),
+        "annotations": dict.fromkeys(resize.ANNOTATIONS.values(), str),
+    },
+    "status": {"allocation": {"devices": {"results": [{"driver": str, "pool": str}]}}},
+}
 
 
 class ResizeFollower:
-    """Loop that follows the changes; its other methods are safe for all threads."""
+    """Loop that follows the changes; its other methods are safe for all threads.
+
+    Attributes:
+        label: Value of the label of the node's claims.
+    """
 
     def __init__(
         self,
@@ -50,6 +65,7 @@ class ResizeFollower:
         upkeep: Upkeep,
         status: StatusReporter,
         *,
+        label: str,
         catalog: DeviceCatalog,
         rules: LendingRules,
         events: Events,
@@ -58,6 +74,7 @@ class ResizeFollower:
         claims: Read after each change.
         store, upkeep: Their records, and what follows from these.
         status: Shows what came of a change.
+        label: As resize.node_label() returns it.
         catalog: The cards, to turn TFLOPS into percent.
         rules: Facts of the enforcers.
         events: Of this loop's thread alone.
@@ -66,6 +83,7 @@ class ResizeFollower:
         self._store = store
         self._upkeep = upkeep
         self._status = status
+        self.label: Final = label
         self._catalog = catalog
         self._rules = rules
         self._events = events
@@ -73,19 +91,31 @@ class ResizeFollower:
         self._throttle = LogThrottle()
         self._guard = Lock()
         self._due: dict[str, ClaimRef] = {}  # by UID; guarded by _guard
+        self._asked: dict[str, int] = {}  # hashes of noted annotations; guarded by _guard
+
+    def keep(self, claim: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the watch keeps of a claim; nothing of one without a device of this node."""
+        found = projected(claim, _WATCHED)
+        if self.label not in resize.label(found).values():
+            return {}
+        about = found["metadata"]
+        return {**about, "annotations": hash(str(about.get("annotations")))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Have all claims with the label read: any of them may have changed."""
+        """Have the claims with the label read of which a change was missed."""
         for item in items:
             self.on_event("ADDED", item)
 
-    def on_event(self, event: str, item: Mapping[str, Any]) -> None:
-        """Have a claim read that changed."""
-        about = item["metadata"]
-        ref = ClaimRef(namespace=about["namespace"], name=about["name"], uid=about["uid"])
+    def on_event(self, _event: str, item: Mapping[str, Any]) -> None:
+        """Have a claim read whose annotations for limits changed."""
+        ref = ClaimRef(namespace=item["namespace"], name=item["name"], uid=item["uid"])
         with self._guard:
-            if event != "DELETED" and (ref.uid in self._due or len(self._due) < MAX_UNKNOWN):
-                self._due[ref.uid] = ref
+            if self._asked.get(ref.uid) == item["annotations"]:
+                return
+            self._asked[ref.uid], self._due[ref.uid] = item["annotations"], ref
+            for noted in (self._asked, self._due):
+                if len(noted) > MAX_NOTED:
+                    del noted[next(iter(noted))]
         self._wakeup.wake()
 
     def stop(self) -> None:
@@ -108,6 +138,7 @@ class ResizeFollower:
             except RetryableError as error:
                 self._throttle.warn("resize_retried", error)
                 seconds = backoff.failed()
+            self._wakeup.pause(SPACING_SECONDS)
             self._wakeup.wait(seconds)
 
     def check(self) -> None:
@@ -119,38 +150,40 @@ class ResizeFollower:
         records = {claim.ref.uid: claim for claim in self._store.claims()}
         with self._guard:
             due = [ref for uid, ref in self._due.items() if uid in records]
+        failed: RetryableError | None = None
         for ref in due:
             try:
-                self._follow(ref, records[ref.uid])
-            except ClaimError as error:
-                self._show(records[ref.uid], Resize(asked={}, refused=(str(error),)))
+                self._follow(ref)
+            except RetryableError as error:
+                failed = error
+                continue
+            except ClaimError as error:  # it is gone
+                log.info("limits_not_changed", claim=str(ref), error=str(error))
             with self._guard:
                 if self._due.get(ref.uid) is ref:
                     del self._due[ref.uid]
+        if failed is not None:
+            raise failed
 
-    def _follow(self, ref: ClaimRef, record: PreparedClaim) -> None:
+    def _follow(self, ref: ClaimRef) -> None:
         catalog = self._catalog.current()
         if catalog is None:
             raise RetryableError(self._catalog.reason_missing)
         stored = self._claims.fetch(ref, wait_seconds=_READ_SECONDS)
         claim = claim_rules.allocated(ref, stored)
-        facts = self._rules.facts_of(record.enforcer)
         with self._store.transaction() as records:
-            current = records.get(ref.uid)
-            if current is None:
+            before = records.get(ref.uid)
+            if before is None:
                 return
-            wanted, found = resize.of_claim(current, claim, facts, catalog.by_name())
-            if wanted != current:
-                record = records.put(wanted)
+            record, found = resize.of_claim(before, claim, self._rules, catalog.by_name())
+            if is_changed := record != before:
+                record = records.put(record)
         if changed := records.changed():
             log.info("limits_changed", claim=str(ref), claims=len(changed))
             self._upkeep.update(changed, time.monotonic() + _APPLY_SECONDS)
-        self._show(record, found)
-
-    def _show(self, record: PreparedClaim, found: Resize) -> None:
-        """Have the claim's status show the outcome; write it as an Event if it is another one."""
-        if not (found.asked or found.refused) or not self._status.report_resize(record, found):
-            return
-        text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in record.shares))
-        for pod in record.pods[:1] or (None,):
-            self._events.note(names.EVENT_LIMIT_CHANGED, text, pod=pod)
+        is_new = self._status.report_resize(record, found)
+        # A start reads all such claims again, which is no news.
+        if is_new and (is_changed or found.refused):
+            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in record.shares))
+            for pod in record.pods[:1]:
+                self._events.note(names.EVENT_LIMIT_CHANGED, text, pod=pod)

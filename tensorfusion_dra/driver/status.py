@@ -226,6 +226,11 @@ class StatusReporter:
                 known.resize = found, self._now()
         return True
 
+    def resized(self) -> Mapping[str, Resize]:
+        """Return what claims ask for while they run, by UID."""
+        with self._changed:
+            return {uid: each.resize[0] for uid, each in self._known.items() if each.resize}
+
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
         with self._changed:

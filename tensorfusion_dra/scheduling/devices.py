@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import node_fit, quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
@@ -462,6 +463,8 @@ class Holder:
             such as podgroups/train; empty if nothing uses it.
         amounts: Consumed amount of each capacity; None if the claim has the device exclusively.
         used: What its processes use, as the claim's status has it; {} if it does not say it.
+        change: What came of a change of its limits: the condition in the claim's status; {} if
+            there was none.
         is_admin: The claim only observes the device (adminAccess), and takes nothing of it.
     """
 
@@ -472,6 +475,7 @@ class Holder:
     amounts: Mapping[str, Quantity] | None
     is_admin: bool = False
     used: Mapping[str, Any] = field(default_factory=dict)
+    change: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -537,15 +541,11 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
             else f"{entry['resource']}/{entry['name']}"
             for entry in status.get("reservedFor") or ()
         )
-        used = {
-            (each["driver"], each["pool"], each["device"], each.get("shareID")): (
-                each.get("data") or {}
-            ).get("used")
-            for each in status.get("devices") or ()
-        }
+        entries = {device_status.key(each): each for each in status.get("devices") or ()}
         for result in resource_claims.results(claim):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             amounts = result.get("consumedCapacity") or {}
+            entry = entries.get(device_status.key(result)) or {}
             found.setdefault(device, []).append(
                 Holder(
                     namespace=str(metadata.get("namespace", "")),
@@ -556,7 +556,8 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
                     if result.get("shareID")
                     else None,
                     is_admin=bool(result.get("adminAccess")),
-                    used=used.get((*device, result.get("shareID"))) or {},
+                    used=(entry.get("data") or {}).get("used") or {},
+                    change=device_status.condition(entry, device_status.CONDITION_CHANGED),
                 )
             )
     return found

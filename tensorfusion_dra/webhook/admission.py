@@ -348,8 +348,7 @@ class AdmissionRules:
         A change of a claim's limits gets the label by which its node sees it.
         """
         if asked.operation == "UPDATE" and not asked.subresource:
-            changed = resize.labelled(asked.document)
-            return Decision(changed=changed) if changed != asked.document else PASSED
+            return self._resized(asked)
         if not asked.is_creation:
             return PASSED
         try:
@@ -361,6 +360,16 @@ class AdmissionRules:
         except RetryableError as error:
             return review.unavailable(error)
         return _checked_limits(asked, found, classes)
+
+    def _resized(self, asked: Review) -> Decision:
+        metadata = asked.document["metadata"]
+        labels = {**map_at(metadata, "labels"), **resize.label(asked.document)}
+        changed = {**asked.document, "metadata": {**metadata, "labels": labels}}
+        found = Decision(changed=changed) if labels != map_at(metadata, "labels") else PASSED
+        try:
+            return _checked_limits(asked, found, parsed_classes(self.classes))
+        except RetryableError as error:
+            return review.unavailable(error)
 
     def _of_pod(self, asked: Review) -> Decision:
         try:

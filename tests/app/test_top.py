@@ -76,6 +76,28 @@ def use(cluster: Cluster, claim: str, **used: object) -> None:
 
 
 @pytest.mark.usefixtures("shared")
+def test_top_shows_what_came_of_a_change_of_limits(cluster: Cluster, capsys: Capture) -> None:
+    use(cluster, "a", vramBytes=0, smPercent=0)
+    stored = cluster.client.get(CLAIMS, "a", namespace="default")
+    changed = {
+        "type": "LimitChanged",
+        "status": "False",
+        "reason": "GrantedInPart",
+        "message": "limit\n40Gi",
+        "lastTransitionTime": "2026-03-01T00:00:00Z",
+    }
+    stored["status"]["devices"][0]["conditions"] = [changed]
+    cluster.client.replace_status(CLAIMS, stored)
+
+    lines = cluster.text(capsys, "top").splitlines()
+
+    assert lines[-1] == r"default/a: limits GrantedInPart: limit\n40Gi"
+    found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
+    shares = [each["limitChanged"] for each in found["cards"][0]["shares"]]
+    assert shares == [changed, None]
+
+
+@pytest.mark.usefixtures("shared")
 def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Capture) -> None:
     pod = cluster.client.get(PODS, "a", namespace="default")
     containers = [{"name": "main", "containerID": "containerd://4f4f"}]

@@ -14,11 +14,15 @@ import pytest
 from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
+from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Version
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.discovery import gpu_models
 from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.mps.declaration import MPS
 from tests.support import helm, markdown, yaml_text
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
@@ -118,6 +122,30 @@ def test_what_a_webhook_that_is_down_prevents_is_what_the_chart_has_it_prevent()
         for document in documents
         for each in document.get("webhooks", ())
     }
+
+
+def test_table_of_answers_to_changed_limits_has_each_one() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "answers")
+
+    found = {markdown.codes(name)[0]: code for name, code, _ in rows}
+    assert found == {resize.GRANTED: "0", resize.IN_PART: "1", resize.REFUSED: "1"}
+
+
+def test_table_of_limits_that_change_matches_the_facts_of_the_enforcers() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "limits.md"), "changes")
+
+    found = set()
+    for name, memory, compute in rows:
+        enforcer, *modes = markdown.codes(name)
+        facts = registered.facts(enforcer)
+        for mode in map(Isolation, modes or ("soft", "hard")):
+            of_compute = "fixed" if mode in facts.fixed_compute else "yes"
+            is_limited = facts.enforces_compute or enforcer == MPS.name
+            assert memory == ("fixed" if mode in facts.fixed_memory else "yes")
+            assert compute == (of_compute if is_limited else "not limited")
+            found.add((enforcer, mode))
+    both = (Isolation.SOFT, Isolation.HARD)
+    assert found == {(name, mode) for name in registered.IN_AUTO for mode in both}
 
 
 def test_annotation_table_matches_the_webhook() -> None:
@@ -340,5 +368,8 @@ def test_page_has_every_field_and_no_other() -> None:
         for field in fields(observed.as_json(scene()))
     }
 
-    nullable = {"enforcer", "shares[].enforcement", "shares[].used", "cards[].foreign"}
+    nullable = {
+        *("enforcer", "cards[].foreign"),
+        *(f"shares[].{each}" for each in ("enforcement", "limitChanged", "used")),
+    }
     assert documented | nullable == written

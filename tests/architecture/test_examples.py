@@ -544,3 +544,25 @@ def test_pools_have_the_drivers_defaults_ranges_and_levels() -> None:
 def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
     pool = gpupool_document("prod", capacityConfig={"oversubscription": ratios})
     return gpupool.parse(pool).oversubscription
+
+
+@pytest.mark.process
+def test_changes_of_limits_and_of_the_label_are_sent_and_no_others() -> None:
+    entry = webhooks()["Mutating", "changed-limits"]
+
+    def sent(new: Json, old: Json, driver: str = names.DRIVER) -> bool:
+        result = {"driver": driver, "pool": "p/n", "device": "gpu-0", "request": "gpu"}
+        status = {"allocation": {"devices": {"results": [result] if driver else []}}}
+        documents = [{"metadata": each, "spec": {}, "status": status} for each in (new, old)]
+        return is_sent(entry, *documents)
+
+    plain: Json = {"name": "a"}
+    limit: Json
+    other: Json
+    limit, other = ({**plain, "annotations": {names.ANNOTATION_VRAM_LIMIT: text}} for text in "12")
+    label: Json = {**plain, "labels": {names.LABEL_NODE: "n"}}
+    changes = [(limit, plain), (plain, limit), (other, limit), (label, plain), (plain, label)]
+    assert all(sent(new, old) for new, old in changes)
+    assert not any(sent(new, old, driver) for new, old in changes for driver in ("", "other"))
+    assert not sent(limit, limit)
+    assert not sent({**plain, "annotations": {"example.com/a": "1"}}, plain)

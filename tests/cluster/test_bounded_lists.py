@@ -10,13 +10,17 @@ import pytest
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import ApiClaims, ApiPods, ApiWorkerPods
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.driver.resize import ResizeFollower
 from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tests.support import memory, raw_server
 from tests.support.admission import ObjectsInMemory, QuotasInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
+from tests.support.ports import EventsInMemory
+from tests.support.prepared_node import Setup
 from tests.support.raw_server import RawServer, chunk, head
 from tests.support.threads import running
 from tests.support.waiting import eventually
@@ -89,6 +93,37 @@ def watched(api: Api) -> int:
 
 def waiting(api: Api) -> int:
     return len(ApiClaims(api).listed({"metadata!": {"uid!": str}}))
+
+
+def labelled(name: str) -> dict[str, Any]:
+    """Return a claim with the label of a node, as anybody may write it, and large limits."""
+    document = claim(name)
+    document["metadata"]["labels"] = {names.LABEL_NODE: "node-01"}
+    document["metadata"]["annotations"] |= {names.ANNOTATION_VRAM_LIMIT: "1" * 100_000}
+    return document
+
+
+def test_claims_with_the_label_of_a_node_take_the_room_of_one(tmp_path: Path) -> None:
+    node = Setup(tmp_path / "node")
+    follower = ResizeFollower(
+        node.claims,
+        node.store,
+        node.upkeep(),
+        node.status,
+        label="node-01",
+        catalog=node.catalog,
+        rules=node.rules,
+        events=EventsInMemory(),
+    )
+    lists: list[int] = []
+    with raw_server.served(served(labelled)) as server, bounded(server, tmp_path) as api:
+        watch = ApiClaims(api).watch(
+            "", follower.keep, lambda items: lists.append(len(items)), follower.on_event
+        )
+        with running(watch.run, stop=watch.stop):
+            assert eventually(lambda: bool(lists))
+
+    assert lists[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def test_document_shows_cards_shares_and_operations_with_what_matters() -> None:
         "limit": {"computePercent": 25, "vramBytes": 16 * GIB, "tflops": 78.0},
         "wanted": {"computePercent": 25, "vramBytes": 16 * GIB},
         "raisedPercent": 0,
+        "limitChanged": None,
         "isolation": "soft",
         "qos": "medium",
         "enforcer": "tensor-fusion",

@@ -257,7 +257,11 @@ TENSOR_FUSION: Final = {"enforcer": "tensor-fusion"}
         # Nodes are watched only for their labels.
         ({"settings": {"release-driver": False}}, {"nodes list", "nodes watch"}, set()),
         ({"settings": {"enforcer-wait-seconds": 0}}, set(), set()),
-        ({"settings": {"enforcer-wait-seconds": 90}}, set(), {"resourceclaims list"}),
+        ({"settings": {"resize": False}}, {"resourceclaims list", "resourceclaims watch"}, set()),
+        (
+            {"settings": {"resize": False, "enforcer-wait-seconds": 90}},
+            *({"resourceclaims watch"}, set()),
+        ),
         # Pods are not read where the webhook copies their annotations.
         ({"settings": WITHOUT_BRIDGE}, BRIDGE, set()),
         ({"settings": {**WITHOUT_BRIDGE, "read-pods": False}}, {*BRIDGE, "pods get"}, set()),
@@ -294,6 +298,7 @@ VARIANT: Final = {
     "marks": "hypervisor",
     "names": "webhook",
     "amounts": "webhook",
+    "edits": "webhook",
 }
 """How the chart is installed for each policy."""
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
@@ -341,7 +346,7 @@ def denial(
 
     if not all(value(each["expression"]) for each in spec.get("matchConditions", ())):
         return ""
-    for variable in spec["variables"]:
+    for variable in spec.get("variables", ()):
         data["variables"][variable["name"]] = value(variable["expression"])
     for each in spec["validations"]:
         if not value(each["expression"]):
@@ -629,6 +634,59 @@ def test_a_fraction_of_a_byte_that_may_keep_pods_waiting_is_warned_of(
         helm.render(VARIANTS["webhook"]),
         "ValidatingAdmissionPolicyBinding",
         "tensorfusion-dra-amounts",
+    )
+    assert bound["spec"]["validationActions"] == ["Warn"]
+
+
+def edited_pod(
+    *, limit: str = "", other: str = "", is_bound: bool = True, has_claims: bool = True
+) -> Any:
+    found = {names.ANNOTATION_VRAM_LIMIT: limit, "example.com/other": other}
+    return {
+        "metadata": {
+            "name": "a",
+            "namespace": "team-a",
+            "annotations": {name: text for name, text in found.items() if text},
+        },
+        "spec": {
+            **({"nodeName": "node-01"} if is_bound else {}),
+            **({"resourceClaims": [{"name": "gpu"}]} if has_claims else {}),
+        },
+    }
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("old", "new", "user", "expected"),
+    [
+        (
+            edited_pod(),
+            edited_pod(limit="40Gi"),
+            "tenant",
+            "kubectl tensorfusion resize a -n team-a vram=40Gi",
+        ),
+        (edited_pod(limit="1Gi"), edited_pod(limit="40Gi"), "tenant", "limits of a pod that runs"),
+        (edited_pod(limit="1Gi"), edited_pod(), "tenant", "or annotate its ResourceClaim"),
+        (edited_pod(limit="1Gi"), edited_pod(limit="1Gi", other="1"), "tenant", ""),
+        (edited_pod(is_bound=False), edited_pod(limit="1Gi", is_bound=False), "tenant", ""),
+        (edited_pod(has_claims=False), edited_pod(limit="1Gi", has_claims=False), "tenant", ""),
+        (
+            *(edited_pod(), edited_pod(limit="1Gi")),
+            *("system:serviceaccount:tensorfusion-dra:tensorfusion-dra-node-plugin", ""),
+        ),
+    ],
+)
+def test_an_edit_of_a_running_pods_limits_is_warned_of(
+    old: Any, new: Any, user: str, expected: str
+) -> None:
+    found = denial("edits", old, new, user=user)
+
+    check(expected, found)
+    assert len(found) < 256, "the API server cuts longer warnings"
+    bound = helm.one(
+        helm.render(VARIANTS["webhook"]),
+        "ValidatingAdmissionPolicyBinding",
+        "tensorfusion-dra-edits",
     )
     assert bound["spec"]["validationActions"] == ["Warn"]
 

@@ -98,7 +98,7 @@ def used_permissions(account: Account, minor: int) -> list[tuple[str, ...]]:
     return [
         *(("get", "", "nodes"), ("create", "events.k8s.io", "events")),
         *((verb, RESOURCE_GROUP, "resourceslices") for verb in slices),
-        ("get", RESOURCE_GROUP, "resourceclaims"),
+        *((verb, RESOURCE_GROUP, "resourceclaims") for verb in ("get", "list", "watch")),
         ("patch", RESOURCE_GROUP, "resourceclaims/status"),
         *([("get", "", "pods")] if account.reads_pods else []),
         *((verb, "", "nodes") for verb in watched),

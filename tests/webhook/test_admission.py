@@ -10,8 +10,9 @@ import pytest
 from tensorfusion_dra.app.doctor.objects import trial_pod
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.dialects import Dialect
+from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import PASSED, Decision
+from tensorfusion_dra.core.kubernetes.review import PASSED, UNAVAILABLE, Decision
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.webhook import admission
 from tensorfusion_dra.webhook.admission import AdmissionRules
@@ -1297,3 +1298,70 @@ def test_annotations_pools_and_classes_are_read_once_for_a_review() -> None:
     assert (of_pod[parse], of_pod[choose]) == (1, 1)
     assert (of_claim[parse], of_claim[choose], of_claim[parse_class]) == (1, 1, 2)
     assert of_classes[parse_class] == 2
+
+
+def allocated(node: str = "node-01", **annotations: str) -> Json:
+    """Return a claim of 16Gi that has a card of a node, with annotations."""
+    document = by_hand("ResourceClaim", {"vram": "16Gi"})
+    document["metadata"]["annotations"] = pod_annotations(**annotations)
+    result = {"driver": names.DRIVER, "pool": f"pool/{node}", "device": "gpu-0", "request": "gpu"}
+    document["status"] = {"allocation": {"devices": {"results": [result]}}}
+    return document
+
+
+def reviewed(document: Json, old: Json) -> Decision:
+    return Cluster().admission.claim(review_of(document, operation="UPDATE", old=old))
+
+
+@pytest.mark.parametrize("node", ["node-01", "node." + 200 * "x"])
+def test_a_claim_whose_limits_change_gets_the_label_of_its_node(node: str) -> None:
+    old, new = allocated(node), allocated(node, vram_limit="40Gi")
+    for labels in (None, {"mine": "1"}, {"mine": "1", names.LABEL_NODE: "forged"}):
+        new["metadata"]["labels"] = labels
+
+        decision = reviewed(new, old)
+
+        assert decision.changed is not None
+        found = decision.changed["metadata"]
+        assert found["labels"] == {**(labels or {}), names.LABEL_NODE: resize.node_label(node)}
+        assert len(found["labels"][names.LABEL_NODE]) <= 63
+        assert found["annotations"] == new["metadata"]["annotations"]
+        again = {**new, "metadata": found}
+        assert reviewed(again, old) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("annotations", "error"),
+    [
+        ({"vram_limit": "16Gi"}, ""),
+        ({"vram_limit": "0"}, ""),
+        ({}, ""),
+        ({"vram_limit": "15Gi"}, "vram limit: found 15Gi, expected at least its request 16Gi"),
+        ({"vram_limit": "much"}, "tensor-fusion.ai/vram-limit: found 'much'"),
+        ({"vram_limit": "40Gi", "isolation": "none"}, "isolation: found 'none'"),
+    ],
+)
+def test_a_change_that_the_node_would_not_follow_is_refused(
+    annotations: dict[str, str], error: str
+) -> None:
+    found = errors(reviewed(allocated(**annotations), allocated(vram_limit="60Gi")))
+
+    assert bool(found) is bool(error)
+    assert all(error in each for each in found)
+
+
+def test_a_claim_without_a_card_is_changed_without_a_label() -> None:
+    document = by_hand("ResourceClaim", {"vram": "16Gi"})
+
+    assert reviewed(document, document) == PASSED
+    status = replace(review_of(document, operation="UPDATE", old=document), subresource="status")
+    assert Cluster().admission.claim(status) == PASSED
+
+
+def test_a_change_waits_for_classes_that_are_not_known() -> None:
+    cluster = Cluster()
+    cluster.classes.error = RetryableError("not listed yet")
+
+    decision = cluster.admission.claim(review_of(allocated(), operation="UPDATE", old=allocated()))
+
+    assert decision.code == UNAVAILABLE

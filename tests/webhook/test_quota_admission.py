@@ -483,3 +483,83 @@ def test_strangers_reviews_are_bounded_in_number_and_pods_claims_beside_them_are
 
     assert (found.count(False), found[-1]) == (50, True)
     assert not namespace.refusals(claim("a"))
+
+
+def running_claim(name: str, **annotations: str) -> Json:
+    """Return a claim that consumes 4Gi of a card."""
+    document = claim(name, "4Gi", **annotations)
+    result = {"driver": names.DRIVER, "request": document["spec"]["devices"]["requests"][0]["name"]}
+    result |= {"pool": "pool/node-01", "device": "gpu-0", "consumedCapacity": {"vram": "4Gi"}}
+    document["status"] = {"allocation": {"devices": {"results": [result]}}}
+    return document
+
+
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_eight_raises_of_running_claims_at_one_moment_do_not_pass_a_quota_together(
+    is_by_hand: bool,
+) -> None:
+    namespace = Namespace(quota_document(limits={"vram": "64Gi"}))
+    replicas = [namespace.replica() for _ in range(2)]
+    old = [running_claim(f"c{number}", vram_limit="4Gi") for number in range(8)]
+    new = [running_claim(f"c{number}", vram_limit="16Gi") for number in range(8)]
+    for each in [*old, *new] if is_by_hand else ():
+        del each["metadata"]["ownerReferences"]
+    namespace.claims.stored = [*old]
+    begin = Barrier(8)
+
+    def raised(number: int) -> bool:
+        begin.wait()
+        asked = review_of(new[number], operation="UPDATE", old=old[number])
+        return not replicas[number % 2].claim(asked).errors
+
+    with ThreadPoolExecutor(8) as pool:
+        granted = list(pool.map(raised, range(8)))
+
+    # 32Gi are left of 64Gi, and each raise takes 12Gi of them.
+    assert sum(granted) == 2
+    namespace.claims.stored = [
+        new[number] if is_granted else old[number] for number, is_granted in enumerate(granted)
+    ]
+    others = [number for number, is_granted in enumerate(granted) if not is_granted]
+    assert all(
+        namespace.refusals(new[number], operation="UPDATE", old=old[number]) for number in others
+    )
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"vram_limit": "much"},
+        {"vram_limit": "40Gi", "isolation": "none"},
+        {"qos": "highest"},
+        {"vram_limit": "-1Gi"},
+    ],
+)
+def test_a_running_claim_is_not_charged_less_by_an_annotation_that_no_node_follows(
+    annotations: dict[str, str],
+) -> None:
+    namespace = Namespace(quota_document(limits={"vram": "44Gi"}))
+    old = running_claim("a", vram_limit="40Gi")
+    namespace.claims.stored = [old]
+
+    assert namespace.refusals(running_claim("a", **annotations), operation="UPDATE", old=old)
+
+
+def test_a_limit_below_the_request_is_charged_the_request() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "7Gi"}))
+    namespace.claims.stored = [running_claim("a", vram_limit="1Mi")]
+
+    assert namespace.refusals(claim("b", "4Gi", vram_limit="4Gi"))
+
+
+def test_a_limit_that_was_lowered_is_free_for_others_and_one_by_the_class_is_not() -> None:
+    namespace = Namespace(quota_document(limits={"vram": "44Gi"}))
+    old, new = running_claim("a", vram_limit="40Gi"), running_claim("a", vram_limit="20Gi")
+    namespace.claims.stored = [old, running_claim("b", vram_limit="4Gi")]
+    other = {"old": running_claim("b", vram_limit="4Gi"), "operation": "UPDATE"}
+
+    assert namespace.refusals(running_claim("b", vram_limit="24Gi"), **other)
+    assert not namespace.refusals(new, operation="UPDATE", old=old)
+    namespace.claims.stored[0] = new
+    namespace.now += 36
+    assert not namespace.refusals(running_claim("b", vram_limit="24Gi"), **other)

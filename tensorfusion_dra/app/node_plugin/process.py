@@ -262,6 +262,7 @@ class NodePlugin:
             self._store,
             self._upkeep,
             self._status,
+            label=resize.node_label(settings.node_name),
             catalog=self.catalog,
             rules=rules,
             events=self._events(),
@@ -339,9 +340,13 @@ class NodePlugin:
         )
         if settings.resize:
             supervisor.own("resize", self._resize)
-            of_node = f"{names.LABEL_NODE}={resize.node_label(settings.node_name)}"
             follow = self._resize
-            watch_claims = ApiClaims(self._api).watch(of_node, follow.on_list, follow.on_event)
+            watch_claims = ApiClaims(self._api).watch(
+                f"{names.LABEL_NODE}={follow.label}",
+                follow.keep,
+                follow.on_list,
+                follow.on_event,
+            )
             supervisor.own("resize-watch", watch_claims)
         supervisor.on_stop(self._enforcement.stop)
         report = self._status.report_changed
@@ -416,6 +421,7 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             raised=partial(enforcer_rules.raised, self._enforcers.values()),
+            resized=self._status.resized,
             enforcer=self._enforcement.node,
             keepers={
                 name: each.facts.keeper or f"enforcer {name}"

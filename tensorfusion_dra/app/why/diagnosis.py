@@ -766,6 +766,13 @@ def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
         if device.get("driver") != names.DRIVER:
             continue
         for condition in map(as_map, as_list(device.get("conditions"))):
+            if condition.get("type") == device_status.CONDITION_CHANGED:
+                yield note(
+                    f"ResourceClaim {name}",
+                    f"limits were changed while it runs: {condition.get('reason')}: "
+                    f"{condition.get('message')}",
+                    remedy="see docs/use.md, Change a limit",
+                )
             if condition.get("status") != "False" or condition.get("type") not in _SAID_OF:
                 continue
             yield warning(

@@ -26,6 +26,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.claim_admission import NO_CLASSES, Classes, ParametersFor
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
@@ -84,7 +85,7 @@ def _options(claim: Item, classes: Classes) -> Iterator[list[tuple[Amounts, int]
         every = []  # no node prepares this claim
     for alternatives in _cards(claim, classes):
         yield [
-            (_charged(amounts, {**amounts, **_limits(every, request)}), count)
+            (_charged(amounts, {**amounts, **_limits(every, request, amounts)}), count)
             for request, amounts, count in alternatives
         ]
 
@@ -165,7 +166,12 @@ def refusals(
             have more than a newer quota.
         classes: As of counted().
         names_others: Whether the reader may learn what they have.
+
+    Raises:
+        ParameterError: An annotation of the claim is malformed. A node would not follow it, so that
+            a running share keeps what it has.
     """
+    share_policy.of_annotations(review.annotations_of(claim))
     options = list(_options(claim, classes))
     requested, before = _shares(options), counted(old or {}, classes)
     asked = _counted(requested)
@@ -258,11 +264,20 @@ def _amounts(found: Item) -> Amounts:
     }
 
 
-def _limits(every: Iterable[ParametersFor], request: str) -> Amounts:
-    """Return the limits that parameters set for each card of a request."""
+def _limits(
+    every: Iterable[ParametersFor], request: str, requests: Mapping[str, Quantity] = {}
+) -> Amounts:
+    """Return the limits that parameters set for each card of a request, at least what it requests.
+
+    A node refuses a lower one, and the limit of a running share stays.
+    """
     found = claim_admission.merged(every, request)
     limits = {names.CAPACITY_TFLOPS: found.tflops_limit, names.CAPACITY_VRAM: found.vram_limit}
-    return {name: limit for name, limit in limits.items() if limit is not None}
+    return {
+        name: max(limit, requests.get(name, limit))
+        for name, limit in limits.items()
+        if limit is not None
+    }
 
 
 def _sets_limit(claim: Item, name: str, classes: Classes) -> bool:

@@ -88,19 +88,22 @@ def status(
         if key not in by_key or by_key[key][0].admin_access:
             by_key[key] = (share, current[index] if current else None, used[index])
     return [
-        _with_resize(_entry(share, readiness[share.device], holds, own), share, resized)
+        _with_resize(_entry(share, readiness[share.device], holds, own), share, own, resized)
         for share, holds, own in by_key.values()
     ]
 
 
 def _with_resize(
-    entry: Entry, share: PreparedShare, resized: tuple[Resize, datetime] | None
+    entry: Entry,
+    share: PreparedShare,
+    used: Used | None,
+    resized: tuple[Resize, datetime] | None,
 ) -> Entry:
     """Return an entry with what came of a change of the share's limits."""
     if resized is None or share.admin_access:
         return entry
     found, since = resized
-    reason, text = found.outcome(share)
+    reason, text = found.outcome(share, used)
     status = "True" if reason == resize.GRANTED else "False"
     condition = _condition(CONDITION_CHANGED, status, reason, text[:_MAX_MESSAGE], since=since)
     return {
@@ -135,6 +138,12 @@ def true_conditions(claim: Mapping[str, Any], result: Mapping[str, Any]) -> set[
 def key(device: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a result and the entry for its device have in common."""
     return tuple(device.get(name) for name in _KEY)
+
+
+def condition(device: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of a claim's entry for a device; {} if it has none of this type."""
+    found = (each for each in device.get("conditions") or () if each["type"] == kind)
+    return next(found, {})
 
 
 def binding(

@@ -9,6 +9,9 @@ A wanted limit is no promise: the card's tenants divide what nobody has reserved
 later request takes back what a raise was given. An amount is refused if the enforcer has it fixed
 while containers run, if nothing limits it, or if it is below the request.
 
+Without an annotation the limit is that of the parameters, or the request, as at a prepare. A quota
+charges the claim no more from then on, so the node must not keep a raise.
+
 Example: claim a requests 16Gi of a card of 80Gi, and its annotation changes from 16Gi to 60Gi.
 Beside a claim that requests 40Gi its limit is 40Gi, granted in part. When that one ends, it is
 60Gi.
@@ -20,19 +23,27 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import lending, share_policy
+from tensorfusion_dra.core.claims import lending, prepared, share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
-from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import name_rules, resource_claims, untyped_json
+from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 GRANTED: Final = "Granted"
 IN_PART: Final = "GrantedInPart"
 REFUSED: Final = "Refused"
+ANNOTATIONS: Final = {
+    names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_LIMIT,
+    names.CAPACITY_VRAM: names.ANNOTATION_VRAM_LIMIT,
+}
+_MAX_SHOWN: Final = 64
+"""Characters of an amount; anybody may annotate more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +58,27 @@ class Resize:
     asked: Mapping[str, str]
     refused: tuple[str, ...] = ()
 
-    def outcome(self, share: PreparedShare) -> tuple[str, str]:
-        """Return a reason, one of this module's constants, and a text for a share as it is now."""
+    def outcome(self, share: PreparedShare, used: Used | None = None) -> tuple[str, str]:
+        """Return a reason, one of this module's constants, and a text for a share as it is now.
+
+        Args:
+            used: What the share uses; None if it is not known.
+        """
         if share.limit is None:
             return REFUSED, f"{share.gpu_uuid}: the share has no limits"
         text = f"{share.gpu_uuid}: limit {share.limit}"
         if self.refused:
             return REFUSED, f"{'; '.join(self.refused)}; {text}"
+        if used and used.vram_bytes > share.limit.vram_bytes:
+            in_use = Quantity.of_bytes(used.vram_bytes)
+            return IN_PART, f"{text}; {in_use} is in use and counts until the container frees it"
         is_clamped = {
-            names.CAPACITY_TFLOPS: share.compute_clamped,
+            # A fixed limit was decided when the container started.
+            names.CAPACITY_TFLOPS: share.compute_clamped and share.granted is None,
             names.CAPACITY_VRAM: share.memory_clamped,
         }
         if any(is_clamped[name] for name in self.asked):
-            wanted = f"{text} of the wanted {share.wanted}"
-            return IN_PART, f"{wanted}: the card has no more that is not reserved"
+            return IN_PART, f"{text} of the wanted {share.wanted}: the card lends no more now"
         return GRANTED, text
 
 
@@ -71,91 +89,100 @@ def node_label(node: str) -> str:
     return hashlib.sha256(node.encode()).hexdigest()[: name_rules.LABEL_BYTES]
 
 
-def nodes(claim: Mapping[str, Any]) -> frozenset[str]:
-    """Return the nodes of the devices of this driver that a stored claim has."""
-    return frozenset(
-        device_facts.node_name(str(result.get("pool")))
-        for result in resource_claims.results(claim)
-        if result.get("driver") == names.DRIVER
-    )
+def label(claim: Mapping[str, Any]) -> dict[str, str]:
+    """Return the label by which the node of a stored claim sees changes of it.
 
-
-def labelled(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored claim with the label by which its node sees changes of it."""
-    found: dict[str, Any] = untyped_json.copied(claim)
-    for node in nodes(claim):
-        found["metadata"].setdefault("labels", {})[names.LABEL_NODE] = node_label(node)
-    return found
+    Empty if no device of this driver is allocated to it.
+    """
+    for result in resource_claims.results(claim):
+        if result.get("driver") == names.DRIVER:
+            return {names.LABEL_NODE: node_label(device_facts.node_name(str(result.get("pool"))))}
+    return {}
 
 
 def of_claim(
     record: PreparedClaim,
     claim: AllocatedClaim,
-    facts: EnforcerFacts,
+    rules: LendingRules,
     devices: Mapping[str, Device],
 ) -> tuple[PreparedClaim, Resize]:
-    """Return the record with the limits that the claim's annotations want, not divided yet.
+    """Return the record with the limits that the claim wants by now, not divided yet.
+
+    They are those with which a prepare would begin today, except for the annotations of pods: these
+    count when a container starts. An amount that the enforcer has fixed stays as it is.
 
     Args:
         record: The claim's.
         claim: As it is stored now.
-        facts: Of the claim's enforcer.
+        rules: Of the node, with the facts of the claim's enforcer.
         devices: The node's cards by name, to turn TFLOPS into percent.
+    """
+    asked = {
+        name: claim.annotations[key][:_MAX_SHOWN]
+        for name, key in ANNOTATIONS.items()
+        if claim.annotations.get(key, "0") != "0"
+    }
+    try:
+        shares, refused = _shares(record, claim, rules, devices)
+    except ClaimError as error:
+        return record, Resize(asked=asked, refused=(str(error),))
+    return replace(record, shares=tuple(shares)), Resize(asked=asked, refused=tuple(refused))
+
+
+def _shares(
+    record: PreparedClaim,
+    claim: AllocatedClaim,
+    rules: LendingRules,
+    devices: Mapping[str, Device],
+) -> tuple[list[PreparedShare], dict[str, None]]:
+    """Return the shares with their wanted limits, and why some amounts are refused.
 
     Raises:
-        ClaimError: The claim's annotations or parameters are malformed, or its allocation is
-            another one than the record's.
+        ClaimError: An annotation is malformed, a limit is below its request, or the record is of
+            another allocation.
     """
     first = record.shares[0]
     defaults = SharePolicy(
         isolation=first.isolation, qos=first.qos, tflops_limit=None, vram_limit=None, limiter=True
     )
     policies = share_policy.of_claim(claim, dict, defaults)
-    annotated = share_policy.of_annotations(claim.annotations)
-    if [(each.request, each.share_id) for each in claim.allocations] != [
-        (share.request, share.share_id) for share in record.shares
-    ]:
+    if not prepared.describes(record, claim):
         raise ClaimError(f"claim {record.ref}: found another allocation than the prepared one")
-    shares = []
+    annotated = share_policy.limits_of_annotations(claim.annotations)
+    facts = rules.facts_of(record.enforcer)
+    keeper = facts.keeper or f"enforcer {record.enforcer}"
+    shares: list[PreparedShare] = []
     refused: dict[str, None] = {}
     for share, policy in zip(record.shares, policies, strict=True):
-        wanted = share
-        for name, most, allowed in (
-            (names.CAPACITY_TFLOPS, annotated.tflops_limit, policy.tflops_limit),
-            (names.CAPACITY_VRAM, annotated.vram_limit, policy.vram_limit),
+        shares.append(share)
+        if share.limit is None or share.device not in devices:
+            continue
+        gpu = devices[share.device].gpu
+        _, wanted = lending.request_and_wanted(
+            share.device, gpu, share.consumed, policy, rules.unasked_percent
+        )
+        no_compute = "" if facts.enforces_compute else f"{keeper} does not limit compute"
+        fixed = f"{keeper} fixes this limit when a container starts"
+        for name, field, most, kept, reason in (
+            (
+                *(names.CAPACITY_TFLOPS, "sm_percent"),
+                *(annotated.tflops_limit, policy.tflops_limit),
+                no_compute if share.granted is None else fixed,
+            ),
+            (
+                *(names.CAPACITY_VRAM, "vram_bytes"),
+                *(annotated.vram_limit, policy.vram_limit),
+                "" if share.granted is None or share.divides_memory else fixed,
+            ),
         ):
-            if most is None or share.limit is None:
-                continue
-            if reason := _refusal(share, name, annotated, facts):
-                refused[reason] = None
-            elif most != allowed:
-                text = f"{name}: the DeviceClass sets a limit of {allowed}, which claims keep"
-                refused[text] = None
-            elif name == names.CAPACITY_VRAM:
-                at_least = max(most.ceil(), share.reserved.vram_bytes)
-                wanted = replace(wanted, wanted_vram_bytes=at_least)
-            else:
-                percent = lending.percent(most, devices[share.device].gpu)
-                wanted = replace(wanted, wanted_sm_percent=percent)
-        shares.append(wanted)
-    asked = {
-        names.CAPACITY_TFLOPS: annotated.tflops_limit,
-        names.CAPACITY_VRAM: annotated.vram_limit,
-    }
-    return replace(record, shares=tuple(shares)), Resize(
-        asked={name: str(amount) for name, amount in asked.items() if amount},
-        refused=tuple(refused),
-    )
-
-
-def _refusal(
-    share: PreparedShare, name: str, annotated: ShareParameters, facts: EnforcerFacts
-) -> str:
-    """Return why a share's limit of this capacity cannot be changed; "" if it can."""
-    is_compute = name == names.CAPACITY_TFLOPS
-    if share.granted is not None and (is_compute or not share.divides_memory):
-        return f"{name}: {facts.keeper} fixes this limit when the container starts"
-    if is_compute and not facts.enforces_compute:
-        return f"{name}: {facts.keeper} does not limit compute"
-    below = dict(share_policy.below_request(annotated, share.consumed))
-    return f"{name} limit: {below[name]}" if name in below else ""
+            before = getattr(share.wanted, field)
+            if most is not None and most != kept:
+                refused[f"{name}: the DeviceClass sets the limit {kept}, which claims keep"] = None
+            elif reason and getattr(wanted, field) != before:
+                wanted = replace(wanted, **{field: before})
+                if most is not None:
+                    refused[f"{name}: {reason}"] = None
+        shares[-1] = replace(
+            share, wanted_sm_percent=wanted.sm_percent, wanted_vram_bytes=wanted.vram_bytes
+        )
+    return shares, refused

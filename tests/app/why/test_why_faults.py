@@ -500,9 +500,11 @@ def test_pod_in_terminating_and_then_without_the_node_plugin(
         ("LimitsEnforced", "Unknown", ""),
         ("LimitsEnforced", "False", "its limits are not enforced on {card}: NoSign: no limiter"),
         ("Ready", "False", "it is not ready on {card}: NoSign: no limiter"),
+        ("LimitChanged", "False", "limits were changed while it runs: NoSign: no limiter"),
+        ("LimitChanged", "True", "limits were changed while it runs: NoSign: no limiter"),
     ],
 )
-def test_pod_whose_limits_are_not_enforced(
+def test_pod_whose_limits_are_not_enforced_or_were_changed(
     cluster: Cluster, capsys: Capture, condition: str, status: str, expected: str
 ) -> None:
     claim = cluster.schedule_pod("a", request({"vram": "20Gi"}))
@@ -521,11 +523,13 @@ def test_pod_whose_limits_are_not_enforced(
 
     code, found = cluster.why(capsys, "a")
 
-    card = result["device"]
-    said = f" But ResourceClaim a: {expected.format(card=card)}." if expected else ""
+    text = expected.format(card=result["device"])
+    said = f" But ResourceClaim a: {text}." if text else ""
+    level = "note" if condition == "LimitChanged" else "warning"
     assert code == 0
     assert found["answer"].endswith(f"checks the node.{said}")
-    assert [finding["level"] for finding in found["findings"]] == ["warning"] * bool(expected)
+    findings = [(finding["level"], finding["found"]) for finding in found["findings"]]
+    assert findings == ([(level, text)] if text else [])
 
 
 def test_pod_that_the_scheduler_binds_once_an_enforcer_is_there(

@@ -1,6 +1,6 @@
 """Views of made-up nodes, built from a few words for each share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -10,6 +10,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import Limit
+from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.device import Device
@@ -54,6 +55,7 @@ class Tenant:
         name: Namespace and pod.
         minutes: Age of the verdict about its limits.
         used: Memory in GiB and percent of the card that it uses, by two processes.
+        asked: Limits that it asks for while it runs, by capacity; None for none.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Tenant:
     qos: Qos = Qos.MEDIUM
     exclusive: bool = False
     used: tuple[float, int] | None = None
+    asked: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,7 @@ def share(tenant: Tenant, card: int) -> ShareView:
         enforcement=None
         if tenant.found is None
         else CurrentVerdict(verdict=tenant.found, since=ago(minutes=tenant.minutes)),
+        resize=None if tenant.asked is None else Resize(asked=tenant.asked),
         used=None
         if tenant.used is None
         else Used(vram_bytes=int(tenant.used[0] * GIB), sm_percent=tenant.used[1], processes=2),

@@ -52,7 +52,14 @@ def typical() -> NodeView:
     return node(
         Card(
             tenants=(
-                Tenant(name="speech/asr-train-0", tflops=120, gib=32, percent=50, limit_gib=40),
+                Tenant(
+                    name="speech/asr-train-0",
+                    tflops=120,
+                    gib=32,
+                    percent=50,
+                    limit_gib=40,
+                    asked={"tflops": "156", "vram": "40Gi"},
+                ),
                 Tenant(name="speech/asr-eval-2", tflops=31.2, gib=8),
                 Tenant(name="vision/segment-7f9c", tflops=62.4, gib=16, qos=Qos.HIGH),
                 Tenant(name="notebooks/maria", tflops=15.6, gib=6, found=NO_PROCESS, minutes=2),
