@@ -148,7 +148,7 @@ def claim(*shares: PreparedShare, name: str = "a") -> PreparedClaim:
 def enforcer_settings(name: str, **values: str) -> EnforcerSettings:
     """Return the settings of an enforcer; values are settings by flag name, with underscores."""
     folder = f"{_ROOT}/{name}"
-    given = {"tensor-fusion-root": _ROOT, "preload": "file", "lending-factor": "4"}
+    given = {"tensor-fusion-root": _ROOT, "preload": "file"}
     return EnforcerSettings(
         folder=folder,
         claims_root=f"{folder}/claims",

@@ -40,6 +40,7 @@ CHECK_SECONDS: Final = 10.0
 SHOWN_SECONDS: Final = 60.0
 """Shortest time between two writes of a claim's use into its status."""
 _READ_SECONDS: Final = 5.0
+_OLD_SECONDS: Final = 3 * CHECK_SECONDS
 
 Uses = Sequence[Used | None]
 """For each share of a claim in its order; None while it is not known."""
@@ -79,6 +80,7 @@ class UseWatch:
         self._late_pods: dict[str, set[str]] = {}  # by claim UID
         # Replaced as a whole, so that reading needs no lock:
         self._current: NodeUse = use.NOTHING
+        self._read_at = -math.inf
         self._over: Shares = frozenset()  # over their limits in the last reading
         self._excess: Shares = frozenset()  # and in the one before as well
         self._shown: Mapping[str, tuple[Uses, float]] = {}  # with its time, by claim UID
@@ -88,14 +90,17 @@ class UseWatch:
         return self._current
 
     def working(self) -> AbstractSet[str] | None:
-        """Return the UIDs of the claims whose kernels ran lately; None if that is not known."""
+        """Return the UIDs of the claims whose kernels ran lately, or may have.
+
+        None if the last reading failed, or is not one of the last seconds.
+        """
         found = self._current
-        if found.reason:
+        if found.reason or self._clock() > self._read_at + _OLD_SECONDS:
             return None
         return {
             uid
             for uid, shares in found.shares.items()
-            if any(used is not None and used.sm_percent for used in shares)
+            if any(used is None or used.sm_percent for used in shares)
         }
 
     def shown(self, claim_uid: str) -> Uses:
@@ -171,7 +176,7 @@ class UseWatch:
                 raise
             reason = str(error)
         unknown = self._find_late_pods(prepared, cards)
-        found = self._current = use.of_node(
+        found = use.of_node(
             prepared,
             cards,
             pods=self._late_pods,
@@ -179,6 +184,7 @@ class UseWatch:
             raised=enforcer_rules.raised(self._enforcers.values()),
             reason=reason,
         )
+        self._current, self._read_at = found, self._clock()
         over = frozenset(
             (claim.ref.uid, index)
             for claim in prepared

@@ -1,5 +1,6 @@
 """Files that containers can write: read never through a link, never waiting, never whole."""
 
+import mmap
 import os
 import stat
 from collections import Counter
@@ -30,6 +31,38 @@ def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def write(descriptor: int, content: bytes, at: int) -> None:
+    """Write into an open file without waiting for its lock; a file that is too short stays so.
+
+    A container may hold the lock that pwrite() takes for as long as it likes, by a long write of
+    its own. So the file is mapped. The kernel copies into the mapping, as it reports a file that
+    became too short meanwhile, where an access of this process would end it by a signal.
+
+    Args:
+        descriptor: Of a file that is open for reading and writing.
+        content: At most a page.
+        at: Its offset.
+
+    Raises:
+        OSError: The file is too short, or full.
+    """
+    start = at - at % mmap.PAGESIZE
+    source = os.memfd_create("content", os.MFD_CLOEXEC)
+    try:
+        os.write(source, content)
+        with (
+            mmap.mmap(descriptor, at - start + len(content), offset=start) as mapped,
+            memoryview(mapped) as whole,
+            whole[at - start :] as part,
+        ):
+            if os.preadv(source, [part], 0) < len(content):
+                raise OSError(0, "found a file that became too short")
+    except ValueError as error:  # of mmap()
+        raise OSError(0, f"found a file that is too short: {error}") from error
+    finally:
+        os.close(source)
 
 
 def free_ratio(folder: str) -> float | None:

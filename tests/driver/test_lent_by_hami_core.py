@@ -47,7 +47,7 @@ class Node(Setup):
 
     @property
     def folders(self) -> ClaimFolders:
-        return ClaimFolders(str(self.folder / "hami-core"), factor=4)
+        return ClaimFolders(str(self.folder / "hami-core"))
 
     def round(self) -> None:
         """Do a round of the loop that the node plugin runs."""

@@ -98,7 +98,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         (folder / "libvgpu.so.1").touch()
         self.hami = HamiCore(library=str(folder / "libvgpu.so.1"), root=str(folder / "hami-core"))
-        self.folders = ClaimFolders(self.hami.root, factor=self.hami.factor)
+        self.folders = ClaimFolders(self.hami.root)
         self.unreadable = ""
         self.claims: list[PreparedClaim] = []
         self.damaged: dict[str, frozenset[str] | None] = {}

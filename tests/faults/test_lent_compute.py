@@ -119,7 +119,7 @@ def test_instance_beside_the_lender_waits_and_takes_over_when_that_is_killed(
         return stopping.wait(0.01)
 
     access = NodeAccess(tuple, PodsInMemory(), WorkerPodsInMemory(), wait_for_stop=wait)
-    other = LendingLoop(ClaimFolders(str(folder), factor=4), access)
+    other = LendingLoop(ClaimFolders(str(folder)), access)
     other.begin()
     with running(other.run, stop=stopping.set):
         assert eventually(lambda: next(tries) > 20)

@@ -233,7 +233,7 @@ class NodePlugin:
             pods,
             ApiWorkerPods(self._api, node_name=settings.node_name),
             damaged=self._store.damaged,
-            working=self._use.working,
+            working=self._use.working if settings.observe_use else frozenset,
             wait_for_stop=supervisor.stopping.wait,
         )
         for enforcer in enforcers.values():

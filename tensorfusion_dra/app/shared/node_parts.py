@@ -145,7 +145,10 @@ def lending_rules(settings: Settings, every: Mapping[str, Enforcer]) -> LendingR
     """Return the rules for limits above requests; `every` is from enforcers()."""
     return LendingRules(
         overcommit_limits=settings.overcommit_limits,
-        unasked_percent=100 if settings.default_compute_limit == "card" else 0,
+        # Overcommitted limits are given at once, so the card would be divided by nobody.
+        unasked_percent=100
+        if settings.default_compute_limit == "card" and not settings.overcommit_limits
+        else 0,
         factor=settings.lending_factor,
         facts={name: enforcer.facts for name, enforcer in every.items()},
     )

@@ -216,12 +216,12 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
     )
     default_compute_limit: str = setting(
         "request",
-        "Compute limit of shares that ask for none: request, card.",
+        "Compute limit of shares that ask for none: request, or card unless overcommit-limits.",
         choices=("request", "card"),
     )
     overcommit_limits: bool = setting(
         False,
-        "Let memory limits add up to more than a card.",
+        "Let limits add up to more than a card.",
     )
     lending_factor: int = setting(
         4,

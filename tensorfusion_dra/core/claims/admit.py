@@ -135,6 +135,10 @@ def record(claim: AllocatedClaim, facts: ClaimFacts) -> PreparedClaim:
         for allocation, policy in zip(claim.allocations, facts.policies, strict=True)
     ]
     isolation.check_one(claim.ref, shares)
+    limited = [share for share in shares if not share.admin_access]
+    if not all(share.idle_compute for share in limited):
+        # A container may use several of them, and has its compute limits lifted as a whole.
+        shares = [replace(share, idle_compute=False) for share in shares]
     metadata = None
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
@@ -191,13 +195,15 @@ def _share(
                 given = request
                 if facts.rules.overcommit_limits:
                     given = lending.within(request, wanted, total)
-                granted = facts.shown.get((device.name, allocation.share_id), given)
+                shown = facts.shown.get((device.name, allocation.share_id))
+                granted = shown or given
                 divides_memory = policy.isolation not in enforcer.fixed_memory
                 if divides_memory:
                     granted = replace(granted, vram_bytes=request.vram_bytes)
                     limit = replace(granted, vram_bytes=wanted.vram_bytes)
                     wants_more = wanted.sm_percent > granted.sm_percent
-                    idle_compute = enforcer.lends_idle_compute and wants_more
+                    # A container that runs already may have been started without it.
+                    idle_compute = enforcer.lends_idle_compute and wants_more and shown is None
                 else:
                     limit = granted
     access = facts.access[device.name]

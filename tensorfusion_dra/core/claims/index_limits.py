@@ -16,13 +16,17 @@ def limits(shares: Iterable[PreparedShare]) -> tuple[Limit, ...]:
     some cards have a limit, the others get the smallest one: a limited container has no unlimited
     card.
     """
-    ordered = sorted(shares, key=_bus)
-    known = by_uuid(ordered)
+    every = tuple(shares)
+    known = by_uuid(every)
     if not known:
         return ()
     least = smallest(tuple(known.values()))
-    cards = dict.fromkeys(share.gpu_uuid for share in ordered)
-    return tuple(_whole_mib(known.get(card, least)) for card in cards)
+    return tuple(_whole_mib(known.get(card, least)) for card in cards(every))
+
+
+def cards(shares: Iterable[PreparedShare]) -> Sequence[str]:
+    """Return the UUIDs of a request's cards, each at its index; see limits()."""
+    return [*dict.fromkeys(share.gpu_uuid for share in sorted(shares, key=_bus))]
 
 
 def smallest(known: Sequence[Limit]) -> Limit:

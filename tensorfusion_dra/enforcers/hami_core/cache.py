@@ -59,7 +59,6 @@ _END: Final = struct.Struct("<iiiiQ")
 _END_AT: Final = 2_008_896
 _SWITCH: Final = struct.Struct("<i")
 _SWITCH_AT: Final = _END_AT + 4
-_SIZE: Final = _END_AT + _END.size
 _MAX_PROCESSES: Final = 1_024
 _MAX_READ: Final = 64
 """Processes that are read; what more of them do is not known."""
@@ -148,8 +147,7 @@ def set_memory_limits(path: str, limits: Sequence[int]) -> None:
         OSError: It cannot be written.
     """
     with written_files.opened(path, access=os.O_RDWR) as descriptor:
-        if os.fstat(descriptor).st_size >= _SIZE:
-            os.pwrite(descriptor, _MEMORY_LIMITS.pack(*limits), _LIMITS_AT)
+        written_files.write(descriptor, _MEMORY_LIMITS.pack(*limits), _LIMITS_AT)
 
 
 def switch_compute_limits(descriptor: int, *, on: bool) -> None:
@@ -158,5 +156,4 @@ def switch_compute_limits(descriptor: int, *, on: bool) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    if os.fstat(descriptor).st_size >= _SIZE:
-        os.pwrite(descriptor, _SWITCH.pack(on), _SWITCH_AT)
+    written_files.write(descriptor, _SWITCH.pack(on), _SWITCH_AT)

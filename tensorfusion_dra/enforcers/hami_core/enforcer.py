@@ -27,6 +27,7 @@ Source: Project-HAMi/HAMi-core, src/libvgpu.c.
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -76,7 +77,6 @@ class HamiCore(Enforcer):
             /usr/local/vgpu/libvgpu.so.2.8.0.
         method: How processes load the library.
         root: Host folder of the claims' cache files, and of the file that preloads the library.
-        factor: A memory limit is at most this many times the request.
     """
 
     name = HAMI_CORE.name
@@ -84,7 +84,6 @@ class HamiCore(Enforcer):
     library: str
     method: PreloadMethod = PreloadMethod.FILE
     root: str = "/run/tensor-fusion/hami-core"
-    factor: int = 4
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "HamiCore":
@@ -92,7 +91,6 @@ class HamiCore(Enforcer):
             library=settings.values["hami-core-library"],
             method=PreloadMethod(settings.values["preload"]),
             root=settings.folder,
-            factor=int(settings.values["lending-factor"]),
         )
 
     @property
@@ -201,9 +199,9 @@ class HamiCore(Enforcer):
         loop.begin()
         return {"hami-core-lending": loop}
 
-    @property
+    @cached_property
     def _folders(self) -> ClaimFolders:
-        return ClaimFolders(self.root, factor=self.factor)
+        return ClaimFolders(self.root)
 
     def _preload_file(self) -> str:
         return f"{self.root}/ld.so.preload"

@@ -24,7 +24,9 @@ so that a tenant that removes its file cannot keep what it has borrowed.
 Memory. Its limits are in the same files, and are divided by the records (core/claims/lending.py).
 A limit is lowered first, but never below what is in use, as CUDA would then report an error
 instead of the free memory. While a tenant uses more than its limit, no limit on its cards is
-raised. The loop repeats this, so a new file has its limits within a round.
+raised. The loop repeats this, so a new file has its limits within a round. A second file that no
+container sees has the limits that were written last. A tenant may forge what it uses, or make its
+file unreadable: then it counts as using what it had by that file, and no more.
 """
 
 import os
@@ -32,7 +34,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,7 @@ ROUND_SECONDS: Final = 0.4
 IDLE_SECONDS: Final = 10.0
 _FUTURE_SECONDS: Final = 2
 """A launch later than this was seen before the clock was set back, and hides newer ones."""
+_REFILL_SECONDS: Final = 60.0
 
 NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -61,15 +63,16 @@ NOBODY: Final[frozenset[str]] = frozenset()
 class ClaimFolders:
     """Where HAMi-core's files of claims are on the host, and who has borrowed compute."""
 
-    def __init__(self, root: str, *, factor: int) -> None:
+    def __init__(self, root: str) -> None:
         """Args:
         root: The enforcer's folder.
-        factor: A memory limit is at most this many times the request.
         """
         self.root: Final = root
         self.claims: Final = f"{root}/claims"
-        self._factor = factor
         self._lifted = Path(root) / "lifted"
+        self._budget = WriteBudget()
+        self._memory = Path(root) / "memory-limits"
+        self._recorded: Mapping[str, Sequence[int]] = {}  # by path, changed inside alone() only
 
     def of_claim(self, claim: PreparedClaim) -> str:
         """Return the folder that the claim's containers write to."""
@@ -94,10 +97,7 @@ class ClaimFolders:
 
     def lifted_files(self) -> frozenset[str]:
         """Return the paths of the files in which the compute limits are lifted now."""
-        try:
-            return frozenset(self._lifted.read_text(encoding="utf-8").splitlines())
-        except (OSError, ValueError):  # nothing was ever lent, or nothing can be
-            return frozenset()
+        return _lines(self._lifted)
 
     def record_lifted(self, paths: AbstractSet[str]) -> None:
         """Record the files in which the compute limits are lifted.
@@ -105,14 +105,16 @@ class ClaimFolders:
         Raises:
             RetryableError: What was recorded before remains.
         """
-        if paths == self.lifted_files():
+        self._record(self._lifted, paths)
+
+    def _record(self, file: Path, lines: AbstractSet[str]) -> None:
+        if lines == _lines(file):
             return
         try:
-            # It counts until the next start only, so it need not survive a power cut.
-            content = "\n".join(sorted(paths)).encode()
-            atomic.write(self._lifted, content, mode=0o644, durable=False)
+            # It counts in this boot only, so it need not survive a power cut.
+            atomic.write(file, "\n".join(sorted(lines)).encode(), mode=0o644, durable=False)
         except OSError as error:
-            raise RetryableError(f"{self._lifted}: {error.strerror or error}") from error
+            raise RetryableError(f"{file}: {error.strerror or error}") from error
 
     def alone(self, *, wait_seconds: float) -> AbstractContextManager[None]:
         """Change memory limits inside the block; no other thread or instance does meanwhile.
@@ -122,53 +124,122 @@ class ClaimFolders:
         """
         return node_lock(Path(self.root) / "limits.lock", wait_seconds=wait_seconds)
 
-    def keep_memory_limits(self, claims: Iterable[PreparedClaim]) -> Mapping[str, PreparedClaim]:
+    def keep_memory_limits(self, claims: Sequence[PreparedClaim]) -> Mapping[str, PreparedClaim]:
         """Write the memory limits that the records give; return who uses more, by GPU UUID.
 
+        Call it inside alone().
+
         Args:
-            claims: All claims of the cards of any of these; others than HAMi-core's are skipped.
+            claims: All claims of the node; others than HAMi-core's are skipped.
+
+        Raises:
+            RetryableError: The limits cannot be recorded, so none is raised.
         """
+        self._budget.keep_only({claim.ref.uid for claim in claims})
+        before, held = self._held(), dict[str, Sequence[int]]()
+        recorded: dict[str, Sequence[int]] = {}
         above: dict[str, PreparedClaim] = {}
-        lower: list[tuple[PreparedClaim, str, list[int], Sequence[int]]] = []
+        raises: list[tuple[PreparedClaim, str]] = []
         for claim in claims:
             if claim.enforcer != HAMI_CORE.name or not any(s.divides_memory for s in claim.shares):
                 continue
-            wanted, most = file_limits(claim), file_limits(self._with_most(claim))
+            wanted = file_limits(claim)
             for request, path in self.files(claim).items():
-                kept = _lower(path, wanted[request], most[request])
-                if any(has > want for has, want in zip(kept, wanted[request], strict=False)):
-                    above |= dict.fromkeys((share.gpu_uuid for share in claim.shares), claim)
-                lower.append((claim, path, kept, wanted[request]))
-        for claim, path, kept, limits in lower:
-            if any(share.gpu_uuid in above for share in claim.shares):
-                continue
-            if any(has < want for has, want in zip(kept, limits, strict=False)):
-                with suppress(OSError):  # the tenant removed it
-                    cache.set_memory_limits(path, limits)
+                limits = recorded[path] = wanted[request]
+                if self._recorded.get(path) != limits:
+                    self._budget.renew(claim.ref.uid)
+                cards = _cards(claim, request)
+                # A container starts with what the records gave when it was new, or less.
+                held[path] = self._lower(
+                    claim, path, limits, before.get(path, limits), cards=len(cards)
+                )
+                pairs = [*zip(held[path], limits, strict=True)]
+                over = (card for card, (has, want) in zip(cards, pairs, strict=False) if has > want)
+                above |= dict.fromkeys(over, claim)
+                if any(has < want for has, want in pairs):
+                    raises.append((claim, path))
+        raises = [
+            (claim, path)
+            for claim, path in raises
+            if all(share.gpu_uuid not in above for share in claim.shares)
+        ]
+        held |= {path: recorded[path] for _, path in raises}
+        self._record(self._memory, {f"{path} {' '.join(map(str, held[path]))}" for path in held})
+        for claim, path in raises:
+            self._set(claim, path, recorded[path])
+        self._recorded = recorded
         return above
 
-    def _with_most(self, claim: PreparedClaim) -> PreparedClaim:
-        """Return the claim with the largest memory limits that it can ever have had.
+    def _held(self) -> Mapping[str, Sequence[int]]:
+        """Return the memory limits that processes may have, by the path of their file."""
+        lines = (line.split(" ") for line in _lines(self._memory))
+        return {
+            path: [int(each) for each in limits]
+            for path, *limits in lines
+            if len(limits) == cache.CARDS
+        }
 
-        A tenant may forge what it uses. Then its limit is lowered no further than to these, as if
-        it used all that was ever lent to it.
+    def _lower(
+        self,
+        claim: PreparedClaim,
+        path: str,
+        limits: Sequence[int],
+        before: Sequence[int],
+        *,
+        cards: int,
+    ) -> Sequence[int]:
+        """Lower the memory limits in a file as far as they may be; return those of its processes.
+
+        A tenant may forge what it uses, and may make the file unreadable. Then it counts as using
+        what it had before, and no more.
+
+        Args:
+            limits: As recorded.
+            before: Those that its processes had.
+            cards: Number of the container's cards; more indexes are used by nobody.
         """
-        shares = [
-            replace(
-                share,
-                limit=replace(
-                    share.limit,
-                    vram_bytes=max(
-                        share.limit.vram_bytes,
-                        min(share.wanted_vram_bytes, self._factor * share.reserved.vram_bytes),
-                    ),
-                ),
-            )
-            if share.limit
-            else share
-            for share in claim.shares
-        ]
-        return replace(claim, shares=tuple(shares))
+        new = before
+        for _ in range(2):  # a process may allocate between reading and writing
+            found = cache.read(path)
+            if not found.limits:
+                return before
+            has = [limit.vram_bytes for limit in found.limits]
+            used = [*(found.used or before)[:cards], *[0] * (cache.CARDS - cards)]
+            floors = [max(want, min(u, b)) for want, u, b in zip(limits, used, before, strict=True)]
+            new = [
+                # What was allocated meanwhile is in use as well. HAMi-core takes 0 for no limit.
+                floor if found.used and floor > want else min(old or floor, floor)
+                for old, floor, want in zip(has, floors, limits, strict=True)
+            ]
+            if new == has:
+                break
+            if not self._set(claim, path, new):
+                return before
+        return new
+
+    def _set(self, claim: PreparedClaim, path: str, limits: Sequence[int]) -> bool:
+        """Write memory limits into a file; return False if that is not possible, or not again."""
+        try:
+            if self._budget.take(claim.ref.uid):
+                cache.set_memory_limits(path, limits)
+                return True
+        except OSError:  # the tenant removed it
+            pass
+        return False
+
+    def limit_compute(self, claim_uid: str, path: str) -> None:
+        """Let the compute limits in a file hold, if it can be written."""
+        with suppress(OSError), written_files.opened(path, access=os.O_RDWR) as found:
+            if self._budget.take(claim_uid):
+                cache.switch_compute_limits(found, on=True)
+
+
+def _lines(file: Path) -> frozenset[str]:
+    """Return the lines of a file; none if there is none, or if it cannot be read."""
+    try:
+        return frozenset(file.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError):
+        return frozenset()
 
 
 def file_name(request: str) -> str:
@@ -195,30 +266,43 @@ def file_limits(claim: PreparedClaim) -> Mapping[str, Sequence[int]]:
     return found
 
 
-def _lower(path: str, limits: Sequence[int], most: Sequence[int]) -> list[int]:
-    """Lower the memory limits in a file as far as they may be; return those that it has then."""
-    new: list[int] = []
-    for _ in range(2):  # a process may allocate between reading and writing
-        found = cache.read(path)
-        has = [limit.vram_bytes for limit in found.limits]
-        used = found.used or most
-        floors = [max(want, min(u, m)) for want, u, m in zip(limits, used, most, strict=True)]
-        new = [
-            # What was allocated meanwhile is in use as well. HAMi-core takes 0 for no limit.
-            floor if found.used and floor > want else min(old or floor, floor)
-            for old, floor, want in zip(has, floors, limits, strict=False)
-        ]
-        if new == has:
-            return has
-        with suppress(OSError):  # the tenant removed it
-            cache.set_memory_limits(path, new)
-    return new
+def _cards(claim: PreparedClaim, request: str) -> Sequence[str]:
+    """Return the UUIDs of a container's cards by the index in a request's file, as far as known."""
+    by_request = enforcer.enforced(claim)
+    shares = by_request[request] if len(by_request) == 1 else claim.shares
+    return index_limits.cards(share for share in shares if not share.admin_access)
 
 
-def _limit(path: str) -> None:
-    """Let the compute limits in a file hold."""
-    with suppress(OSError), written_files.opened(path, access=os.O_RDWR) as found:
-        cache.switch_compute_limits(found, on=True)
+class WriteBudget:
+    """Bounds how often files of a claim are written because its tenant has changed them.
+
+    A page of a file that this process writes may be charged to it, and a tenant can have a new file
+    written as often as it likes. So each claim has MAX writes, and one more each minute, until its
+    recorded limits change.
+    """
+
+    MAX: Final = 64
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # writes, and their time, by claim UID
+
+    def take(self, claim_uid: str) -> bool:
+        """Return True if the claim has a write left, and count it."""
+        now = self._clock()
+        left, at = self._left.get(claim_uid, (float(self.MAX), now))
+        left = min(self.MAX, left + (now - at) / _REFILL_SECONDS)
+        may_write = left >= 1
+        self._left[claim_uid] = left - may_write, now
+        return may_write
+
+    def renew(self, claim_uid: str) -> None:
+        """Let a claim have all writes again."""
+        self._left.pop(claim_uid, None)
+
+    def keep_only(self, claim_uids: AbstractSet[str]) -> None:
+        """Forget all other claims."""
+        self._left = {uid: each for uid, each in self._left.items() if uid in claim_uids}
 
 
 def may_borrow(claim: PreparedClaim) -> bool:
@@ -262,6 +346,45 @@ def _devices(claim: PreparedClaim) -> AbstractSet[str]:
     return {share.device for share in claim.shares if not share.admin_access}
 
 
+class LiftedFile:
+    """An open file of a claim, in which this process lifts the compute limits."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        self._path = path
+        self._stack = ExitStack()
+        self._descriptor = self._stack.enter_context(written_files.opened(path, access=os.O_RDWR))
+
+    def lift(self) -> None:
+        """Lift the limits until close().
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        cache.switch_compute_limits(self._descriptor, on=False)
+        self._stack.callback(cache.switch_compute_limits, self._descriptor, on=True)
+
+    def is_replaced(self) -> bool:
+        """Return True if the path has another file by now, or none."""
+        try:
+            found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 - each round
+        except OSError:
+            return True
+        return not os.path.samestat(found, os.fstat(self._descriptor))
+
+    def close(self) -> None:
+        """Let the limits hold if they were lifted, whether or not the tenant removed the file.
+
+        Raises:
+            OSError: The file cannot be written; it is closed.
+        """
+        self._stack.close()
+
+
 class LendingLoop:
     """Loop that lends idle compute, takes it back, and keeps memory limits in the files."""
 
@@ -286,12 +409,13 @@ class LendingLoop:
         self._throttle = LogThrottle()
         self._launches: dict[str, list[int]] = {}  # last seen, by claim UID
         self._working_until: dict[str, float] = {}  # by claim UID
-        self._open: dict[str, ExitStack] = {}  # closing one limits again; by path
+        self._open: dict[str, LiftedFile] = {}  # by path
 
     def begin(self) -> None:
         """Take back what a killed process has lent, unless another instance lends now."""
         if self._has_claims():
-            with self._throttle.warning("idle_compute_not_taken_back"), self._alone():
+            log_errors = self._throttle.warning("idle_compute_not_taken_back")
+            with log_errors, suppress(HungEnforcerError), self._alone():
                 self._take_back()
 
     def stop(self) -> None:
@@ -302,7 +426,8 @@ class LendingLoop:
         while not self._node.wait_for_stop(ROUND_SECONDS):
             if not self._has_claims():
                 continue
-            with self._throttle.warning("idle_compute_not_lent"), self._alone():
+            log_errors = self._throttle.warning("idle_compute_not_lent")
+            with log_errors, suppress(HungEnforcerError), self._alone():  # hung: another one lends
                 self._take_back()
                 try:
                     while not self._node.wait_for_stop(ROUND_SECONDS):
@@ -317,13 +442,13 @@ class LendingLoop:
             RetryableError: The records cannot be read now, or what is lent cannot be recorded.
         """
         claims = self._node.records()
-        with suppress(HungEnforcerError), self._folders.alone(wait_seconds=0):
-            self._folders.keep_memory_limits(self._node.records())
         devices = {device for claim in claims if may_borrow(claim) for device in _devices(claim)}
         tenants = [claim for claim in claims if not devices.isdisjoint(_devices(claim))]
         working = self._working(tenants)
         damaged = lending_rules.united(self._node.damaged().values())
         self._lift(borrowers(tenants, working, damaged), tenants)
+        with suppress(HungEnforcerError), self._folders.alone(wait_seconds=0):
+            self._folders.keep_memory_limits(self._node.records())
 
     def _working(self, claims: Sequence[PreparedClaim]) -> AbstractSet[str]:
         """Return the UIDs of the claims that work, or have until a moment ago."""
@@ -349,7 +474,7 @@ class LendingLoop:
         self._launches[claim.ref.uid] = launches
         for each in caches:
             if not each.limits_compute and each.path not in self._open:
-                _limit(each.path)
+                self._folders.limit_compute(claim.ref.uid, each.path)
         latest = self._wall_clock() + _FUTURE_SECONDS
         return is_new or any(
             each.reason or each.is_busy or each.launched_at > latest for each in caches
@@ -362,7 +487,7 @@ class LendingLoop:
             RetryableError: That cannot be recorded.
         """
         for path in self._folders.lifted_files():
-            _limit(path)
+            self._folders.limit_compute(Path(path).parent.name, path)
         self._lift(NOBODY, ())
 
     def _lift(self, uids: AbstractSet[str], claims: Iterable[PreparedClaim]) -> None:
@@ -377,16 +502,25 @@ class LendingLoop:
             if claim.ref.uid in uids
             for path in self._folders.files(claim).values()
         }
-        for path in self._open.keys() - paths:
-            with suppress(OSError):
-                self._open.pop(path).close()
-        self._folders.record_lifted(paths)
-        for path in paths - self._open.keys():
-            with suppress(OSError), ExitStack() as stack:
-                found = stack.enter_context(written_files.opened(path, access=os.O_RDWR))
-                stack.callback(cache.switch_compute_limits, found, on=True)
-                cache.switch_compute_limits(found, on=False)
-                self._open[path] = stack.pop_all()
+        for path in [*self._open]:
+            if path not in paths or self._open[path].is_replaced():
+                with suppress(OSError):
+                    self._open.pop(path).close()
+        with ExitStack() as stack:
+            opened = {}
+            for path in paths - self._open.keys():
+                with suppress(OSError):
+                    opened[path] = LiftedFile(path)
+                    stack.callback(opened[path].close)
+            self._folders.record_lifted(self._open.keys() | opened.keys())
+            stack.pop_all()
+        for path, file in opened.items():
+            try:
+                file.lift()
+                self._open[path] = file
+            except OSError:  # the tenant made it too short
+                file.close()
+        self._folders.record_lifted(self._open.keys())
 
     def _has_claims(self) -> bool:
         """Return True if a claim was prepared for HAMi-core in this boot."""

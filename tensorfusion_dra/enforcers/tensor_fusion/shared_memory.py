@@ -160,7 +160,7 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
                 (at + _BYTES_AT, _U64.pack(limit.vram_bytes)),
             ):
                 if content[place : place + len(value)] != value:
-                    os.pwrite(descriptor, value, place)
+                    written_files.write(descriptor, value, place)
                     changed = True
     return changed
 
