@@ -14,13 +14,8 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.37,
-without counters. It does not wait for binding conditions. Three rules depend on the release:
-
-- Up to 1.35 the next device of a request is searched from the first candidate on, so that one
-  request may get a shared device several times (kubernetes/kubernetes#140438).
-- Up to 1.36 a distinctAttribute remembers only the latest device of each request.
-- Up to 1.36 a request for all devices leaves out those without enough capacity left. From 1.37 on
-  it leaves out only those that never have enough, and all others have to fit.
+without counters. It does not wait for binding conditions. What depends on the release is in
+releases.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices
+from tensorfusion_dra.scheduling import cel_evaluation, devices, releases
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
@@ -48,8 +43,6 @@ from tensorfusion_dra.scheduling.devices import (
 Document = Mapping[str, Any]
 
 _MAX_STEPS: Final = 100_000
-NEWEST: Final = 37
-"""Minor version of the newest release of Kubernetes whose rules are known here."""
 UNSATISFIED: Final = "does not satisfy"
 """Beginning of the reason for which a device that fits alone does not fit beside the others."""
 
@@ -91,7 +84,7 @@ class Cluster:
     slices: tuple[PublishedSlice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
-    release: int = NEWEST
+    release: int = releases.NEWEST
 
 
 def cluster(
@@ -99,7 +92,7 @@ def cluster(
     slices: Iterable[Document],
     classes: Iterable[Document],
     claims: Iterable[Document],
-    release: int = NEWEST,
+    release: int = releases.NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
     return Cluster(
@@ -170,7 +163,7 @@ class _Constraint:
         self._attribute: Final[str] = entry[kind]
         self.text: Final = f"{kind} {self._attribute}"
         self._requests: Final = frozenset(entry.get("requests") or ())
-        self._keeps_latest: Final = not self._is_match and release < 37
+        self._keeps_latest: Final = not self._is_match and release < releases.DISTINCT_FROM_ALL
         self._values: Final[dict[str | int, Attribute]] = {}
 
     def add(self, wanted: Wanted, device: PublishedDevice) -> bool:
@@ -268,12 +261,12 @@ class _Search:
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
-        usage = self._usage if self._release < 37 else Usage()
+        usage = self._usage if self._release < releases.ALL_NEED_ROOM else Usage()
         found = [
             device
             for device in self._candidates
             if self._is_selectable(claim, wanted, device)
-            and not devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+            and self._short(claim, wanted, device, usage) is None
         ]
         self._all[claim, wanted.name] = found
         return len(found)
@@ -331,7 +324,7 @@ class _Search:
             return False
         done = False
         try:
-            start = 0 if self._release < 36 else place.start + 1
+            start = 0 if self._release < releases.DEVICES_ONCE else place.start + 1
             done = self._fill(place._replace(number=place.number + 1, start=start))
         finally:
             if not done:
@@ -346,7 +339,7 @@ class _Search:
         if reason is None and not self._is_selectable(place.claim, wanted, device):
             reason = "does not match the selectors"
         if wanted.count is not None:
-            reason = reason or self._refusal(wanted, device)
+            reason = reason or self._short(place.claim, wanted, device, self._usage)
         if reason is None and (taint := wanted.repelling_taint(device)):
             reason = f"taint {taint.key} is not tolerated"
         if reason is None and not self._join(place.claim, wanted, device):
@@ -354,14 +347,18 @@ class _Search:
         if reason is None and wanted.count is None:
             # A request of all devices checks constraints before capacity. Up to 1.36 a device that
             # then lacks capacity stays in the constraints.
-            reason = self._refusal(wanted, device)
-            if reason is not None and self._release >= 37:
+            reason = self._short(place.claim, wanted, device, self._usage)
+            if reason is not None and self._release >= releases.DISTINCT_FROM_ALL:
                 self._leave(place.claim, wanted)
         if reason is not None:
             self.reasons[device.id] = reason
             return None
 
-        amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        amounts = (
+            devices.consumed(wanted.amounts, device.capacity, self._release)
+            if device.is_shared
+            else None
+        )
         self._picks[place.claim].append(Pick(wanted=wanted, device=device, consumed=amounts))
         if amounts is None:
             self._tried.setdefault(device.id, set()).add(place.claim)
@@ -386,8 +383,19 @@ class _Search:
             return "in use by the same claim" if claim in tried else None
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
-    def _refusal(self, wanted: Wanted, device: PublishedDevice) -> str | None:
-        short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
+    def _short(
+        self, claim: int, wanted: Wanted, device: PublishedDevice, usage: Usage
+    ) -> str | None:
+        """Return why the device lacks capacity beside this usage; None if it does not."""
+        try:
+            short = devices.shortage(
+                wanted.amounts, device.capacity, usage.taken(device.id), self._release
+            )
+        except SchedulingError as error:
+            raise SchedulingError(
+                f"claim {self._claims[claim].text}, request {wanted.name}: checking capacity for "
+                f"device {device.id}: {error}"
+            ) from error
         return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:

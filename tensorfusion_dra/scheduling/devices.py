@@ -2,6 +2,7 @@
 
 Claims use a device exclusively, or by shares of its consumable capacity (KEP-5075).
 dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.37.
+What depends on the release is in releases.py.
 """
 
 from collections import Counter
@@ -9,16 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import node_fit, quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
+from tensorfusion_dra.scheduling import releases
 
 Document = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
 AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
+
+_UNREPRESENTABLE: Final = "capacity request cannot be represented in the device's range arithmetic"
 
 
 class SchedulingError(DriverError):
@@ -593,27 +597,41 @@ class Rejection:
     beside: str = ""
 
 
-def consumed(requested: Amounts, capacity: Mapping[str, PublishedCapacity]) -> dict[str, Quantity]:
+def consumed(
+    requested: Amounts, capacity: Mapping[str, PublishedCapacity], release: int
+) -> dict[str, Quantity]:
     """Return the amount that a request consumes of every capacity of a device.
 
     It consumes the default of a capacity that it does not name, or all of it without a default.
+
+    Args:
+        release: Minor version of Kubernetes, as everywhere below.
+
+    Raises:
+        SchedulingError: An amount cannot be rounded to the step of its capacity.
     """
-    return {name: _consumed(requested.get(name), entry) for name, entry in capacity.items()}
+    return {
+        name: _consumed(name, requested.get(name), entry, release)
+        for name, entry in capacity.items()
+    }
 
 
 def shortage(
-    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts
+    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts, release: int
 ) -> Rejection | None:
     """Return the first capacity for which a request does not fit next to the amounts taken.
 
     Its subject is the capacity's name; of several that the device lacks, the first.
+
+    Raises:
+        SchedulingError: An amount cannot be rounded to the step of its capacity.
     """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
         return Rejection(
             cause=Cause.AMOUNT, subject=unknown[0], text=f"has no capacity {', '.join(unknown)}"
         )
-    for name, amount in consumed(requested, capacity).items():
+    for name, amount in consumed(requested, capacity, release).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
             return Rejection(
@@ -631,7 +649,9 @@ def shortage(
     return None
 
 
-def _consumed(requested: Quantity | None, capacity: PublishedCapacity) -> Quantity:
+def _consumed(
+    name: str, requested: Quantity | None, capacity: PublishedCapacity, release: int
+) -> Quantity:
     policy = capacity.policy
     if requested is None:
         default = None if policy is None else policy.default
@@ -642,18 +662,28 @@ def _consumed(requested: Quantity | None, capacity: PublishedCapacity) -> Quanti
         return next((value for value in policy.valid_values or () if requested <= value), requested)
     if requested < policy.least or policy.step is None:
         return max(requested, policy.least)
-    # A whole number of steps above the minimum. Quantity.Value() rounds fractions up to whole
-    # numbers, also those of least and step.
-    least, step = policy.least.ceil(), policy.step.ceil()
-    return Quantity.of_bytes(least + -(-(requested.ceil() - least) // step) * step)
+    # A whole number of steps above the minimum.
+    unit = _unit(policy, release)
+    least, step, amount = (each.ceil(unit) for each in (policy.least, policy.step, requested))
+    if unit != NANO and not requested.is_whole(unit):
+        raise SchedulingError(
+            f'capacity "{name}": {_UNREPRESENTABLE}: request {requested} is not a representable '
+            "milli value"
+        )
+    return Quantity((least + -(-(amount - least) // step) * step) * unit, policy.step.family)
+
+
+def _unit(policy: Policy, release: int) -> int:
+    """Return the unit in which a range is computed, in billionths: 1, or a thousandth."""
+    amounts = filter(None, (policy.least, policy.most, policy.step))
+    is_milli = release >= releases.MILLI and all(each.is_whole(MILLI) for each in amounts)
+    return MILLI if is_milli else NANO
 
 
 def _violates(amount: Quantity, policy: Policy | None) -> bool:
+    """Return True if a policy excludes an amount that is rounded to its steps."""
     if policy is None or amount == policy.default:
         return False
     if policy.least is not None:
-        if policy.most is not None and amount > policy.most:
-            return True
-        step = policy.step
-        return step is not None and (amount.ceil() - policy.least.ceil()) % step.ceil() != 0
+        return policy.most is not None and amount > policy.most
     return policy.valid_values is not None and amount not in policy.valid_values

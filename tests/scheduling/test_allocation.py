@@ -21,7 +21,7 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import allocation
+from tensorfusion_dra.scheduling import allocation, releases
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import (
@@ -78,7 +78,7 @@ def allocate(
     slices: Sequence[Json],
     classes: Iterable[Json] = (),
     existing: Iterable[Json] = (),
-    release: int = allocation.NEWEST,
+    release: int = releases.NEWEST,
 ) -> list[Json]:
     """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
@@ -258,6 +258,15 @@ def outcome(
             "<input>:1:198: found more than 20000 steps to evaluate, expected fewer: a limit of "
             "this driver",
             id="a selector takes too much",
+        ),
+        pytest.param(
+            [claim(exactly(capacity={"tflops": "1", "vram": "1.3333Gi"}))],
+            SHARED,
+            [],
+            "claim default/claim, request gpu: checking capacity for device "
+            f'{DRIVER}/node-a/gpu-0: capacity "vram": capacity request cannot be represented in the '
+            "device's range arithmetic: request 1431619973939200u is not a representable milli value",
+            id="an amount with a fraction of a thousandth",
         ),
         pytest.param(
             [claim(exactly(deviceClassName="none"))],
@@ -844,6 +853,10 @@ FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
 VALUES = PublishedCapacity(
     Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40")))
 )
+NOT_MILLI = (
+    'capacity "c": capacity request cannot be represented in the device\'s range arithmetic: '
+    "request {} is not a representable milli value"
+)
 DEFAULT_ONLY = PublishedCapacity(Q("40"), Policy(default=Q("5")))
 PLAIN = PublishedCapacity(Q("40"))
 
@@ -858,6 +871,9 @@ PLAIN = PublishedCapacity(Q("40"))
         (TFLOPS, None, "312"),
         (VRAM, "20000000001", "19074Mi"),
         (VRAM, "16Gi", "16Gi"),
+        (VRAM, "0.0001Gi", "1Mi"),
+        (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("1431619973939200u")}),
+        (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("104857704857600u")}),
         (VRAM, "1", "1Mi"),
         (VRAM, "-1Gi", "1Mi"),
         (VRAM, None, "40Gi"),
@@ -866,27 +882,32 @@ PLAIN = PublishedCapacity(Q("40"))
         (STEPS, "30500m", "50"),
         (FRACTION_STEPS, "100m", "200m"),
         # Quantity.Value() rounds the range's minimum up as well.
-        (FRACTION_STEPS, "500m", "1"),
-        (FRACTION_STEPS, "1500m", "2"),
+        (FRACTION_STEPS, "500m", {36: "1", 37: "1200m"}),
+        (FRACTION_STEPS, "1500m", {36: "2", 37: "2200m"}),
+        (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("1500001u")}),
+        # A step that is finer than a thousandth.
+        (ranged("100", "0", step="500u"), "1500100u", "2"),
         (VALUES, "1", "10"),
         (VALUES, "15", "20"),
         (VALUES, "41", "41"),
         (DEFAULT_ONLY, None, "5"),
         (DEFAULT_ONLY, "7", "7"),
-        (DEFAULT_ONLY, "-7", "-7"),
         (PLAIN, None, "40"),
         (PLAIN, "7", "7"),
-        (PLAIN, "-7", "-7"),
     ],
 )
 def test_a_request_consumes_the_rounded_or_the_default_amount(
-    capacity: PublishedCapacity, requested: str | None, expected: str
+    capacity: PublishedCapacity, requested: str | None, expected: str | dict[int, str]
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
+    by_release = {36: expected, 37: expected} if isinstance(expected, str) else expected
 
-    consumed = scheduling_devices.consumed(amounts, {"c": capacity})
-
-    assert str(consumed["c"]) == expected
+    for release, text in by_release.items():
+        try:
+            found = str(scheduling_devices.consumed(amounts, {"c": capacity}, release)["c"])
+        except SchedulingError as error:
+            found = str(error)
+        assert found == text, release
 
 
 @pytest.mark.parametrize(
@@ -911,13 +932,13 @@ def test_a_request_fits_or_is_refused_with_a_reason(
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
-    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)})
+    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)}, 37)
 
     assert (reason is None) == (found is None)
     assert found is None or str(reason) in found.text
 
 
 def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
-    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN})
+    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN}, 36)
 
-    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken) is None
+    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken, 36) is None

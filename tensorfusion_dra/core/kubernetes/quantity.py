@@ -11,6 +11,7 @@ from tensorfusion_dra.core.errors import DriverError
 Family = Literal["decimal", "binary", "exponent"]
 
 NANO: Final = 10**9
+MILLI: Final = NANO // 1000
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -67,7 +68,7 @@ class Quantity:
     @classmethod
     def milli(cls, amount: int) -> "Quantity":
         """Return the quantity of a number of thousandths, in decimal notation."""
-        return cls(amount * (NANO // 1000))
+        return cls(amount * MILLI)
 
     @classmethod
     def of_bytes(cls, amount: int) -> "Quantity":
@@ -80,9 +81,17 @@ class Quantity:
     def __sub__(self, other: "Quantity") -> "Quantity":
         return Quantity(self.nano - other.nano, self.family)
 
-    def ceil(self) -> int:
-        """Return the amount as an integer, fractions rounded up as by Go's Quantity.Value()."""
-        return -(-self.nano // NANO)
+    def ceil(self, unit: int = NANO) -> int:
+        """Return the amount as an integer, fractions rounded up, as Quantity.Value() in Go.
+
+        Args:
+            unit: In billionths.
+        """
+        return -(-self.nano // unit)
+
+    def is_whole(self, unit: int) -> bool:
+        """Return True if the amount is a whole number of units, and 64 bits can represent it."""
+        return self.nano % unit == 0 and abs(self.nano // unit) < 2**63
 
     def __str__(self) -> str:
         """Return the canonical form: no fraction digits, the largest suffix that is exact.

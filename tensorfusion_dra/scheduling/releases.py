@@ -1,0 +1,22 @@
+"""Rules of allocation that differ between releases of Kubernetes.
+
+Each constant is the minor version from which on a rule holds. A rule that names a feature gate does
+not hold where an administrator has turned the gate off, which no client can see.
+"""
+
+from typing import Final
+
+NEWEST: Final = 37
+"""The newest release whose rules are known here."""
+
+DEVICES_ONCE: Final = 36
+"""One request gets a device once. Before, it could get several shares of it
+(kubernetes/kubernetes#140438)."""
+DISTINCT_FROM_ALL: Final = 37
+"""A distinctAttribute compares with all devices of the claim. Before, it remembered only the latest
+device of each request."""
+ALL_NEED_ROOM: Final = 37
+"""All devices of a request for all have to have enough capacity left, except those that never have
+enough. Before, those without enough left were left out."""
+MILLI: Final = 37
+"""Amounts are rounded up in thousandths (gate DRAFractionalCapacityRange), before in ones."""
