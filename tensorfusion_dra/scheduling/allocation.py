@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, releases
+from tensorfusion_dra.scheduling import cel_evaluation, devices
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
@@ -79,12 +79,14 @@ class Cluster:
     Attributes:
         claims: All ResourceClaims, including those without an allocation.
         release: Minor version of the Kubernetes release whose scheduler allocates.
+        broken: Error for which it allocates nothing to any claim; "" if there is none.
     """
 
     slices: tuple[PublishedSlice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
     release: int = releases.NEWEST
+    broken: str = ""
 
 
 def cluster(
@@ -95,11 +97,17 @@ def cluster(
     release: int = releases.NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
+    listed = tuple(claims)
+    negative = [next(resource_claims.negative_amounts(claim), "") for claim in listed]
+    errors = sorted(filter(None, negative)) if release >= releases.NO_NEGATIVE_CLAIM else []
+    more = len(errors) - 1
+    others = f" (and {more} more claims with invalid consumed capacity)" if more > 0 else ""
     return Cluster(
         slices=tuple(map(devices.slice_of, slices)),
         classes={each.name: each for each in map(devices.class_of, classes)},
-        claims=tuple(claims),
+        claims=listed,
         release=release,
+        broken=f"{errors[0]}{others}" if errors else "",
     )
 
 
@@ -117,6 +125,8 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         SchedulingError: The claims, classes or slices have an error that stops the scheduling on
             every node.
     """
+    if claims and found.broken:
+        raise SchedulingError(found.broken)
     reachable = devices.gather(found.slices, node)
     search = _Search(
         [devices.claim_of(claim) for claim in claims],

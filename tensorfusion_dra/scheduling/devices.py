@@ -13,10 +13,9 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import node_fit, quantity, resource_claims
+from tensorfusion_dra.core.kubernetes import node_fit, quantity, releases, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
-from tensorfusion_dra.scheduling import releases
 
 Document = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
@@ -608,12 +607,17 @@ def consumed(
         release: Minor version of Kubernetes, as everywhere below.
 
     Raises:
-        SchedulingError: An amount cannot be rounded to the step of its capacity.
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
-    return {
-        name: _consumed(name, requested.get(name), entry, release)
-        for name, entry in capacity.items()
-    }
+    found = {}
+    for name, entry in capacity.items():
+        asked = requested.get(name, Quantity(0))
+        found[name] = _consumed(name, requested.get(name), entry, release)
+        is_refused = asked.nano < 0 and release >= releases.NO_NEGATIVE_REQUEST
+        if is_refused or (found[name].nano < 0 and release >= releases.NO_NEGATIVE_AMOUNT):
+            request = f": request {asked}" if is_refused else ""
+            raise SchedulingError(f'capacity "{name}": capacity value is negative{request}')
+    return found
 
 
 def shortage(
@@ -624,7 +628,7 @@ def shortage(
     Its subject is the capacity's name; of several that the device lacks, the first.
 
     Raises:
-        SchedulingError: An amount cannot be rounded to the step of its capacity.
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:

@@ -51,7 +51,7 @@ def rejection_of(
 
     Raises:
         CelCompileError: A selector of the class or the request does not compile.
-        SchedulingError: An amount cannot be rounded to the step of its capacity.
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
     if device.uses_counters:
         return Rejection(

@@ -19,9 +19,9 @@ from tensorfusion_dra.core.admission import claim_admission, class_admission, po
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import allocation, releases
+from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import (
@@ -123,6 +123,19 @@ def placed(document: Json, **spec: Any) -> Json:
     """The slice with other fields than nodeName: node-a."""
     kept = {key: value for key, value in document["spec"].items() if key != "nodeName"}
     return {**document, "spec": {**kept, **spec}}
+
+
+NOT_MILLI = (
+    'capacity "{}": capacity request cannot be represented in the device\'s range arithmetic: '
+    "request {} is not a representable milli value"
+)
+NEGATIVE = 'capacity "{}": capacity value is negative'
+
+
+def checking(name: str, error: str) -> str:
+    """The error of a request's amounts on a device of node-a."""
+    where = f"device {DRIVER}/node-a/{name}"
+    return f"claim default/claim, request gpu: checking capacity for {where}: {error}"
 
 
 def rejected(**reasons: str) -> dict[str, str]:
@@ -263,9 +276,7 @@ def outcome(
             [claim(exactly(capacity={"tflops": "1", "vram": "1.3333Gi"}))],
             SHARED,
             [],
-            "claim default/claim, request gpu: checking capacity for device "
-            f'{DRIVER}/node-a/gpu-0: capacity "vram": capacity request cannot be represented in the '
-            "device's range arithmetic: request 1431619973939200u is not a representable milli value",
+            checking("gpu-0", NOT_MILLI.format("vram", "1431619973939200u")),
             id="an amount with a fraction of a thousandth",
         ),
         pytest.param(
@@ -719,6 +730,21 @@ def test_claims_get_of_a_release(
     assert outcome(claims, slices, held, release=release) == expected
 
 
+def test_negative_amount_of_any_claim_stops_the_allocation_of_claims() -> None:
+    taken = allocated(halves(1)[0], SHARED)
+    (result,) = taken["status"]["allocation"]["devices"]["results"]
+    result |= {"device": "gone", "pool": "elsewhere", "consumedCapacity": {"vram": "-5"}}
+    others = [{**taken, "metadata": {"namespace": "z", "name": name}} for name in ("y", "x")]
+    error = f'device {DRIVER}/elsewhere/gone: consumed capacity "vram" must not be negative, got -5'
+
+    assert devices(allocate(claim(), slices=SHARED, existing=[taken], release=37)[0]) == ["gpu-0"]
+    assert allocate(slices=SHARED, existing=[taken], release=38) == []
+    with pytest.raises(SchedulingError, match=f"^claim default/half-0, {error}$"):
+        allocate(claim(), slices=SHARED, existing=[taken], release=38)
+    with pytest.raises(SchedulingError, match=r"^claim z/x, .* \(and 1 more claims with invalid"):
+        allocate(claim(), slices=SHARED, existing=others, release=38)
+
+
 @pytest.mark.parametrize("release", [35, 36, 37])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
@@ -853,10 +879,6 @@ FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
 VALUES = PublishedCapacity(
     Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40")))
 )
-NOT_MILLI = (
-    'capacity "c": capacity request cannot be represented in the device\'s range arithmetic: '
-    "request {} is not a representable milli value"
-)
 DEFAULT_ONLY = PublishedCapacity(Q("40"), Policy(default=Q("5")))
 PLAIN = PublishedCapacity(Q("40"))
 
@@ -867,15 +889,15 @@ PLAIN = PublishedCapacity(Q("40"))
         (TFLOPS, "71200m", "71200m"),
         (TFLOPS, "71.2", "71200m"),
         (TFLOPS, "0", "0"),
-        (TFLOPS, "-100", "0"),
+        (TFLOPS, "-100", {37: "0", 38: f"{NEGATIVE.format('c')}: request -100"}),
         (TFLOPS, None, "312"),
         (VRAM, "20000000001", "19074Mi"),
         (VRAM, "16Gi", "16Gi"),
         (VRAM, "0.0001Gi", "1Mi"),
-        (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("1431619973939200u")}),
-        (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("104857704857600u")}),
+        (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("c", "1431619973939200u")}),
+        (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("c", "104857704857600u")}),
         (VRAM, "1", "1Mi"),
-        (VRAM, "-1Gi", "1Mi"),
+        (VRAM, "-1Gi", {37: "1Mi", 38: f"{NEGATIVE.format('c')}: request -1Gi"}),
         (VRAM, None, "40Gi"),
         (STEPS, "10", "10"),
         (STEPS, "11", "30"),
@@ -884,7 +906,7 @@ PLAIN = PublishedCapacity(Q("40"))
         # Quantity.Value() rounds the range's minimum up as well.
         (FRACTION_STEPS, "500m", {36: "1", 37: "1200m"}),
         (FRACTION_STEPS, "1500m", {36: "2", 37: "2200m"}),
-        (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("1500001u")}),
+        (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("c", "1500001u")}),
         # A step that is finer than a thousandth.
         (ranged("100", "0", step="500u"), "1500100u", "2"),
         (VALUES, "1", "10"),
@@ -892,15 +914,17 @@ PLAIN = PublishedCapacity(Q("40"))
         (VALUES, "41", "41"),
         (DEFAULT_ONLY, None, "5"),
         (DEFAULT_ONLY, "7", "7"),
+        (DEFAULT_ONLY, "-7", {36: "-7", 37: NEGATIVE.format("c")}),
         (PLAIN, None, "40"),
         (PLAIN, "7", "7"),
+        (PLAIN, "-7", {36: "-7", 37: NEGATIVE.format("c")}),
     ],
 )
 def test_a_request_consumes_the_rounded_or_the_default_amount(
     capacity: PublishedCapacity, requested: str | None, expected: str | dict[int, str]
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
-    by_release = {36: expected, 37: expected} if isinstance(expected, str) else expected
+    by_release = dict.fromkeys([36, 37, 38], expected) if isinstance(expected, str) else expected
 
     for release, text in by_release.items():
         try:

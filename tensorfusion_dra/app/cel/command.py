@@ -17,9 +17,9 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, Term
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
-from tensorfusion_dra.scheduling import cel_evaluation, devices, placement, releases
+from tensorfusion_dra.scheduling import cel_evaluation, devices, placement
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import PublishedDevice, SchedulingError, Usage
 

@@ -11,9 +11,9 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-from tensorfusion_dra.scheduling import devices, releases
+from tensorfusion_dra.scheduling import devices
 
 Document = Mapping[str, Any]
 

@@ -20,3 +20,9 @@ ALL_NEED_ROOM: Final = 37
 enough. Before, those without enough left were left out."""
 MILLI: Final = 37
 """Amounts are rounded up in thousandths (gate DRAFractionalCapacityRange), before in ones."""
+NO_NEGATIVE_AMOUNT: Final = 37
+"""A consumed amount that is negative is an error; one below a capacity's minimum is rounded up."""
+NO_NEGATIVE_REQUEST: Final = 38
+"""A requested amount that is negative is an error."""
+NO_NEGATIVE_CLAIM: Final = 38
+"""A negative consumedCapacity of any claim stops all allocations until the claim is gone."""
