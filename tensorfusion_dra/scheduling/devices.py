@@ -21,6 +21,7 @@ Document = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
 AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
 
+_MAX_INT: Final = 2**63 - 1
 _UNREPRESENTABLE: Final = "capacity request cannot be represented in the device's range arithmetic"
 
 
@@ -444,7 +445,7 @@ def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
         device_class=request["deviceClassName"],
         count=None if request.get("allocationMode") == "All" else request.get("count") or 1,
         selectors=_expressions(request.get("selectors") or ()),
-        amounts={key: quantity.parse(text) for key, text in amounts.items()},
+        amounts={key: quantity.parse(text, is_capped=False) for key, text in amounts.items()},
         tolerations=tuple(request.get("tolerations") or ()),
         is_admin=bool(request.get("adminAccess")),
     )
@@ -667,14 +668,20 @@ def _consumed(
     if requested < policy.least or policy.step is None:
         return max(requested, policy.least)
     # A whole number of steps above the minimum.
-    unit = _unit(policy, release)
+    unit, error = _unit(policy, release), ""
     least, step, amount = (each.ceil(unit) for each in (policy.least, policy.step, requested))
-    if unit != NANO and not requested.is_whole(unit):
-        raise SchedulingError(
-            f'capacity "{name}": {_UNREPRESENTABLE}: request {requested} is not a representable '
-            "milli value"
-        )
-    return Quantity((least + -(-(amount - least) // step) * step) * unit, policy.step.family)
+    family = policy.step.family if release >= releases.MILLI else "binary"
+    rounded = Quantity((least + -(-(amount - least) // step) * step) * unit, family)
+    if unit == MILLI and not requested.is_whole(unit):
+        error = f"request {requested} is not a representable milli value"
+    elif amount > _MAX_INT:
+        error = f"request {requested} exceeds MaxInt64"
+    elif not rounded.is_whole(unit):
+        limit = "the milli-value range" if unit == MILLI else "MaxInt64"
+        error = f"rounding request {requested} up to the next step passes {limit}"
+    if error and release >= releases.MILLI:
+        raise SchedulingError(f'capacity "{name}": {_UNREPRESENTABLE}: {error}')
+    return rounded
 
 
 def _unit(policy: Policy, release: int) -> int:

@@ -125,10 +125,13 @@ def placed(document: Json, **spec: Any) -> Json:
     return {**document, "spec": {**kept, **spec}}
 
 
-NOT_MILLI = (
-    'capacity "{}": capacity request cannot be represented in the device\'s range arithmetic: '
-    "request {} is not a representable milli value"
+UNREPRESENTABLE = (
+    'capacity "c": capacity request cannot be represented in the device\'s range arithmetic'
 )
+NOT_MILLI = (
+    UNREPRESENTABLE.replace('"c"', '"{}"') + ": request {} is not a representable milli value"
+)
+TOO_FAR = f"{UNREPRESENTABLE}: rounding request {{}} up to the next step passes {{}}"
 NEGATIVE = 'capacity "{}": capacity value is negative'
 
 
@@ -278,6 +281,13 @@ def outcome(
             [],
             checking("gpu-0", NOT_MILLI.format("vram", "1431619973939200u")),
             id="an amount with a fraction of a thousandth",
+        ),
+        pytest.param(
+            [claim(exactly(capacity={"tflops": "1", "vram": "1e19"}))],
+            SHARED,
+            [],
+            checking("gpu-0", NOT_MILLI.format("vram", "10e18")),
+            id="an amount above 64 bits",
         ),
         pytest.param(
             [claim(exactly(deviceClassName="none"))],
@@ -879,6 +889,8 @@ FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
 VALUES = PublishedCapacity(
     Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40")))
 )
+LARGE_STEPS = ranged("9P", "0", step="4e15")
+HUGE_STEPS = ranged("9E", "0", most="9E", step="4e18")
 DEFAULT_ONLY = PublishedCapacity(Q("40"), Policy(default=Q("5")))
 PLAIN = PublishedCapacity(Q("40"))
 
@@ -909,6 +921,16 @@ PLAIN = PublishedCapacity(Q("40"))
         (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("c", "1500001u")}),
         # A step that is finer than a thousandth.
         (ranged("100", "0", step="500u"), "1500100u", "2"),
+        # Beyond 64 bits.
+        (VRAM, "10E", {37: NOT_MILLI.format("c", "10E")}),
+        (VRAM, "8Ei", {37: NOT_MILLI.format("c", "9223372036854775807")}),
+        (
+            LARGE_STEPS,
+            "8.5e15",
+            {36: "11718750000000Ki", 37: TOO_FAR.format("8500e12", "the milli-value range")},
+        ),
+        (HUGE_STEPS, "8.5e18", {37: TOO_FAR.format("8500e15", "MaxInt64")}),
+        (HUGE_STEPS, "1e19", {37: f"{UNREPRESENTABLE}: request 10e18 exceeds MaxInt64"}),
         (VALUES, "1", "10"),
         (VALUES, "15", "20"),
         (VALUES, "41", "41"),
@@ -923,7 +945,7 @@ PLAIN = PublishedCapacity(Q("40"))
 def test_a_request_consumes_the_rounded_or_the_default_amount(
     capacity: PublishedCapacity, requested: str | None, expected: str | dict[int, str]
 ) -> None:
-    amounts = {} if requested is None else {"c": Q(requested)}
+    amounts = {} if requested is None else {"c": quantity.parse(requested, is_capped=False)}
     by_release = dict.fromkeys([36, 37, 38], expected) if isinstance(expected, str) else expected
 
     for release, text in by_release.items():

@@ -19,7 +19,8 @@ ALL_NEED_ROOM: Final = 37
 """All devices of a request for all have to have enough capacity left, except those that never have
 enough. Before, those without enough left were left out."""
 MILLI: Final = 37
-"""Amounts are rounded up in thousandths (gate DRAFractionalCapacityRange), before in ones."""
+"""Amounts are rounded up in thousandths (gate DRAFractionalCapacityRange), before in ones; one that
+64 bits cannot represent is an error."""
 NO_NEGATIVE_AMOUNT: Final = 37
 """A consumed amount that is negative is an error; one below a capacity's minimum is rounded up."""
 NO_NEGATIVE_REQUEST: Final = 38
