@@ -156,11 +156,15 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     return pool
 
 
+def _content(value: Mapping[str, object], kind: str) -> str:
+    content = value.get(kind)
+    if not isinstance(content, str):
+        raise ValueError(f"no such overload: found no {kind}, expected one")  # noqa: TRY004
+    return content
+
+
 def _amount(value: Mapping[str, object]) -> Quantity:
-    nano = value.get(QUANTITY)
-    if not isinstance(nano, str):
-        raise ValueError("no such overload: found no quantity, expected one")  # noqa: TRY004
-    return Quantity(int(nano))
+    return Quantity(int(_content(value, QUANTITY)))
 
 
 def _parsed(text: str) -> Value:
@@ -205,20 +209,13 @@ def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
 
 
 def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
-    major, minor, patch = _version(value).partition("-")[0].split(".")
+    major, minor, patch = _content(value, _SEMVER).partition("-")[0].split(".")
     return int(major), int(minor), int(patch)
-
-
-def _version(value: Mapping[str, object]) -> str:
-    text = value.get(_SEMVER)
-    if not isinstance(text, str):
-        raise ValueError("no such overload: found no version, expected one")  # noqa: TRY004
-    return text
 
 
 def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
     """Return the sort key of a version (semver 2.0.0, section 11)."""
-    release = _version(value).partition("-")[2]
+    release = _content(value, _SEMVER).partition("-")[2]
     parts = [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in release.split(".")
@@ -286,8 +283,6 @@ NOT_COVERED: Final = frozenset(
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
 """The library's own limit, which its binding cannot change; it reports no place."""
-# Domains that an expression may look up: any of its string literals, and any name after a dot.
-_TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
 _ERROR_LINE: Final = re.compile(r"ERROR: <input>:([0-9]+:[0-9]+: [^\n]*)")
 _NUMBER: Final = r"(?:list\()?(?:int|uint|double)\)?"
 _MIXED_NUMBERS: Final = tuple(
@@ -328,12 +323,12 @@ class CelRunError(DriverError):
 class Selector:
     """Compiled CEL expression."""
 
-    def __init__(self, expression: str, program: Any) -> None:
+    def __init__(self, expression: str) -> None:
+        self._expression: Final = expression
         self.steps: Final = cost.steps(expression, syntax.parse(expression))
-        self._program: Final = program
-        self._domains: Final = {
-            text for texts in _TEXTS.findall(expression) for text in texts if text
-        }
+        self._program: Final = _evaluating_environment().compile(
+            syntax.with_empty_domains(expression), disable_check=True
+        )
 
     def matches(self, device: PublishedDevice) -> bool:
         """Return True if the expression selects the device.
@@ -342,16 +337,20 @@ class Selector:
             CelRunError: The device lacks an attribute of the expression, or the result is not a
                 bool.
         """
-        driver = device.id.driver
         attributes = {
             name: _attribute_value(name, found) for name, found in device.attributes.items()
         }
         capacity = {name: quantity_value(found.value) for name, found in device.capacity.items()}
+        maps = [_by_domain(device.id.driver, values) for values in (attributes, capacity)]
+        if (domains := max(map(len, maps))) > cost.DOMAINS:
+            try:
+                cost.steps(self._expression, syntax.parse(self._expression), domains)
+            except CelError as error:
+                raise CelRunError(str(error)) from error
         fields = {
-            "driver": driver,
+            "driver": device.id.driver,
             "allowMultipleAllocations": device.is_shared,
-            "attributes": self._by_domain(driver, attributes),
-            "capacity": self._by_domain(driver, capacity),
+            **dict(zip((syntax.ATTRIBUTES, syntax.CAPACITY), maps, strict=True)),
         }
         result = self._program.eval(data={"device": fields})
         kind = result.type()
@@ -365,17 +364,14 @@ class Selector:
             raise CelRunError(f"found a result of type {kind.name()}, expected bool")
         return bool(value)
 
-    def _by_domain(self, driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
-        """Return the values by domain and id.
 
-        A domain of the expression that the device lacks is an empty map, so that looking it up is
-        not an error.
-        """
-        domains: dict[str, dict[str, object]] = {domain: {} for domain in self._domains}
-        for name, value in values.items():
-            domain, slash, short = name.partition("/")
-            domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
-        return domains
+def _by_domain(driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Return the values by domain and id."""
+    domains: dict[str, dict[str, object]] = {}
+    for name, value in values.items():
+        domain, slash, short = name.partition("/")
+        domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
+    return domains
 
 
 @functools.lru_cache(maxsize=64)
@@ -390,7 +386,7 @@ def selector(expression: str) -> Selector:
         raise InputError(missing)
     for error in _errors(expression):
         raise CelCompileError(_api_server_error(error))
-    return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
+    return Selector(expression)
 
 
 def selecting(expression: str, *, count: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
