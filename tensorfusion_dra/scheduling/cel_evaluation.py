@@ -249,7 +249,7 @@ _FUNCTIONS: Final = (
     _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
     _Entry("asInteger", (QUANTITY,), "int", _as_integer),
     _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (QUANTITY,), "int", _sign),
+    _Entry("sign", (QUANTITY,), "int", _sign, is_member=False),
     _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
     _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
     _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, functools.partial(_sum, sign=-1)),
@@ -297,6 +297,13 @@ asApproximateFloat() >= 200. At run time, as for attributes, it also compares th
 _UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z]+)'.*")
 _SUFFIX: Final = re.compile(r"(?: \(in container ''\))?(?:\s*\[[A-Z_]+\])?$")
 _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
+_WORDING: Final = {
+    r'Key not found in map : "(.*)"': r"no such key: \1",
+    r"No matching overloads found : .*": "no such overload",
+    r"\bdivide by zero": "division by zero",
+    r"cannot be the range of": "cannot be range of",
+    r"map\(string, dyn\)": "map(string, any)",
+}
 _MAX_STEPS: Final = 1_000_000
 """Steps on all devices together, for selectors in pods: 416 for each of 2,400 devices."""
 _MAX_EVALUATED: Final = 20
@@ -354,15 +361,15 @@ class Selector:
         }
         result = self._program.eval(data={"device": fields})
         kind = result.type()
-        try:
-            value = result.value()
-        except TypeError:  # of an optional, which the library takes for an error
-            raise CelRunError("found an optional result, expected bool") from None
         if kind == cel.Type.ERROR:
-            raise CelRunError(_kubernetes_error(str(value)))
+            raise CelRunError(_kubernetes_error(str(result.value())))
         if kind != cel.Type.BOOL:
-            raise CelRunError(f"found a result of type {kind.name()}, expected bool")
-        return bool(value)
+            name = kind.name().lower()
+            raise CelRunError(
+                f"CEL result of type {name} could not be converted to bool: unsupported native "
+                f"conversion from {name} to 'bool'"
+            )
+        return bool(result.value())
 
 
 def _by_domain(driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -487,7 +494,7 @@ def _check(text: str, *, own: bool) -> list[str]:
                 text,
             )
         returned = _checking_environment(own=own).compile(checked).return_type()
-        if returned not in (cel.Type.BOOL, cel.Type.DYN):
+        if returned not in (cel.Type.BOOL, cel.Type.ERROR):  # the latter is that of an attribute
             return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
@@ -525,7 +532,7 @@ def _literal_errors(text: str, root: SyntaxNode) -> Iterator[str]:
         result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
         error = _kubernetes_error(str(result.value()))
         # The library lacks some conversions that Kubernetes has, such as int(duration).
-        if result.type() == cel.Type.ERROR and not error.startswith("No matching overloads"):
+        if result.type() == cel.Type.ERROR and error != "no such overload":
             yield f"{line}:{column}: {error}"[:_SHOWN]
 
 
@@ -543,13 +550,14 @@ def _is_conversion(node: SyntaxNode) -> bool:
 def _checking_environment(*, own: bool) -> Any:
     """Return the environment in which expressions are type-checked.
 
-    The capacity of `device` is declared as a variable with a dotted name, too, because a message
-    cannot have it as a map of maps of quantities.
+    The maps of `device` are declared as variables with dotted names, too, because a message cannot
+    have a map of maps.
     """
-    quantities = cel.Type.Map(cel.Type.STRING, cel.Type(QUANTITY))
-    variables = {
-        "device": cel.Type(DEVICE),
-        "device.capacity": cel.Type.Map(cel.Type.STRING, quantities),
+    variables = {"device": cel.Type(DEVICE)} | {
+        f"device.{name}": cel.Type.Map(
+            cel.Type.STRING, cel.Type.Map(cel.Type.STRING, cel.Type(kind))
+        )
+        for name, kind in ((syntax.ATTRIBUTES, "google.protobuf.Any"), (syntax.CAPACITY, QUANTITY))
     }
     if own:
         variables[_OWN] = cel.Type(OWN_ATTRIBUTES)
@@ -587,8 +595,8 @@ def _attribute_value(name: str, attribute: Attribute) -> object:
 
 
 def _kubernetes_error(text: str) -> str:
-    """Translate an error of the evaluator into the text of Kubernetes' evaluator, cel-go."""
+    """Translate an error of the library into the text of Kubernetes' CEL, cel-go."""
     text = _SUFFIX.sub("", _PREFIX.sub("", text))
-    if missing := re.fullmatch(r'Key not found in map : "(.*)"', text):
-        return f"no such key: {missing[1]}"
-    return text.replace("map(string, dyn)", "map(string, any)")
+    for own, of_kubernetes in _WORDING.items():
+        text = re.sub(own, of_kubernetes, text)
+    return text
