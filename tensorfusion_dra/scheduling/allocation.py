@@ -173,15 +173,25 @@ class _Constraint:
         self._attribute: Final[str] = entry[kind]
         self.text: Final = f"{kind} {self._attribute}"
         self._requests: Final = frozenset(entry.get("requests") or ())
+        self._release: Final = release
         self._keeps_latest: Final = not self._is_match and release < releases.DISTINCT_FROM_ALL
         self._values: Final[dict[str | int, Attribute]] = {}
 
     def add(self, wanted: Wanted, device: PublishedDevice) -> bool:
-        """Add the device and return True, or return False if it violates the constraint."""
+        """Add the device and return True, or return False if it violates the constraint.
+
+        Raises:
+            SchedulingError: Its value is a list.
+        """
         if not self._concerns(wanted):
             return True
         value = device.attribute(self._attribute)
-        if value is None or value.kind == "unsupported":
+        is_list = value is not None and isinstance(value.value, tuple)
+        if is_list and self._release >= releases.ODD_ATTRIBUTES:
+            raise SchedulingError(
+                f"device {device.id}: unsupported attribute value for {self._attribute}"
+            )
+        if value is None or value.kind == "unsupported" or (is_list and self._values):
             return False
         if any((value == other) != self._is_match for other in self._values.values()):
             return False
@@ -434,22 +444,21 @@ class _Search:
         if key not in self._selectable:
             device_class = self._classes[wanted.device_class]
             of_class, of_claim = f"class {device_class.name}", f"claim {self._claims[claim].text}"
-            self._selectable[key] = _match(of_class, device_class.selectors, device) and _match(
-                of_claim, wanted.selectors, device
-            )
+            self._selectable[key] = self._matches(
+                of_class, device_class.selectors, device
+            ) and self._matches(of_claim, wanted.selectors, device)
         return self._selectable[key]
 
-
-def _match(whose: str, expressions: Sequence[str], device: PublishedDevice) -> bool:
-    for index, expression in enumerate(expressions):
-        try:
-            if not cel_evaluation.selector(expression).matches(device):
-                return False
-        except (CelCompileError, CelRunError) as error:
-            when, where = "runtime", f" on device {device.id}"
-            if isinstance(error, CelCompileError):
-                when, where = "compile", ""
-            raise SchedulingError(
-                f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
-            ) from error
-    return True
+    def _matches(self, whose: str, expressions: Sequence[str], device: PublishedDevice) -> bool:
+        for index, expression in enumerate(expressions):
+            try:
+                if not cel_evaluation.selector(expression).matches(device, release=self._release):
+                    return False
+            except (CelCompileError, CelRunError) as error:
+                when, where = "runtime", f" on device {device.id}"
+                if isinstance(error, CelCompileError):
+                    when, where = "compile", ""
+                raise SchedulingError(
+                    f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
+                ) from error
+        return True

@@ -21,7 +21,7 @@ from tensorfusion_dra.core.cel import cost, syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import device_rules, quantity
+from tensorfusion_dra.core.kubernetes import device_rules, quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice, slice_of
 
@@ -70,7 +70,8 @@ def semver_value(text: str, normalize: bool = False) -> Value:
         ]
         version = ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
     match = device_rules.SEMVER.fullmatch(version)
-    if match is None:
+    identifiers = version.partition("+")[0].replace("-", ".", 1).split(".")
+    if match is None or any(each.isdecimal() and int(each) >= 2**64 for each in identifiers):
         raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
     core = f"{match['major']}.{match['minor']}.{match['patch']}"
     return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
@@ -188,8 +189,7 @@ def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
 
 
 def _is_integer(value: Value) -> bool:
-    amount = _amount(value)
-    return amount.nano % NANO == 0 and abs(amount.nano // NANO) < 2**63
+    return _amount(value).is_whole(NANO)
 
 
 def _as_integer(value: Value) -> int:
@@ -198,38 +198,32 @@ def _as_integer(value: Value) -> int:
     return _amount(value).nano // NANO
 
 
-def _sign(value: Value) -> int:
-    nano = _amount(value).nano
-    return (nano > 0) - (nano < 0)
-
-
 def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
     other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
     return quantity_value(_amount(left) + Quantity(sign * other.nano))
 
 
-def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
-    major, minor, patch = _content(value, _SEMVER).partition("-")[0].split(".")
-    return int(major), int(minor), int(patch)
+def _numbers(value: Mapping[str, object]) -> list[int]:
+    """Return the three numbers of a version, each in 64 bits with a sign, as Go converts them."""
+    numbers = _content(value, _SEMVER).partition("-")[0].split(".")
+    return [(int(number) + 2**63) % 2**64 - 2**63 for number in numbers]
 
 
 def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
     """Return the sort key of a version (semver 2.0.0, section 11)."""
-    release = _content(value, _SEMVER).partition("-")[2]
+    core, _, release = _content(value, _SEMVER).partition("-")
     parts = [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in release.split(".")
         if part
     ]
-    return (*_numbers(value), not release, parts)
+    return (*map(int, core.split(".")), not release, parts)
 
 
 def _compared(left: Value, right: Value) -> int:
-    if _SEMVER in left:
-        one, two = _precedence(left), _precedence(right)
-        return (one > two) - (one < two)
-    first, second = _amount(left).nano, _amount(right).nano
-    return (first > second) - (first < second)
+    key: Callable[[Value], Any] = _precedence if _SEMVER in left else _amount
+    one, two = key(left), key(right)
+    return int(one > two) - int(one < two)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +237,14 @@ class _Entry:
     is_member: bool = True
 
 
+_ZERO: Final = quantity_value(Quantity(0))
 _FUNCTIONS: Final = (
     _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
     _Entry("isQuantity", ("string",), "bool", _is_valid(_parsed), is_member=False),
     _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
     _Entry("asInteger", (QUANTITY,), "int", _as_integer),
     _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (QUANTITY,), "int", _sign, is_member=False),
+    _Entry("sign", (QUANTITY,), "int", lambda value: _compared(value, _ZERO), is_member=False),
     _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
     _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
     _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, functools.partial(_sum, sign=-1)),
@@ -337,15 +332,20 @@ class Selector:
             syntax.with_empty_domains(expression), disable_check=True
         )
 
-    def matches(self, device: PublishedDevice) -> bool:
+    def matches(self, device: PublishedDevice, *, release: int = releases.NEWEST) -> bool:
         """Return True if the expression selects the device.
+
+        Args:
+            release: Minor version of Kubernetes.
 
         Raises:
             CelRunError: The device lacks an attribute of the expression, or the result is not a
                 bool.
         """
         attributes = {
-            name: _attribute_value(name, found) for name, found in device.attributes.items()
+            name: value
+            for name, found in device.attributes.items()
+            if (value := _attribute_value(name, found, release)) is not None
         }
         capacity = {name: quantity_value(found.value) for name, found in device.capacity.items()}
         maps = [_by_domain(device.id.driver, values) for values in (attributes, capacity)]
@@ -583,15 +583,24 @@ def _extensions(*, typed: bool) -> list[Any]:
     ]
 
 
-def _attribute_value(name: str, attribute: Attribute) -> object:
-    if attribute.kind == "unsupported":
-        raise CelRunError(f"attribute {name}: unsupported attribute value")
-    if attribute.kind == "version":
+def _attribute_value(name: str, attribute: Attribute, release: int) -> object:
+    """Return the CEL value of an attribute; None for one that only a lookup fails on.
+
+    Raises:
+        CelRunError: Every expression fails on the device.
+    """
+    is_list, error = isinstance(attribute.value, tuple), ""
+    values: Any = attribute.value if is_list else [attribute.value]
+    if attribute.kind == "unsupported" or (is_list and release < releases.LISTS):
+        error = "unsupported attribute value"
+    elif attribute.kind in ("version", "versions"):
         try:
-            return semver_value(str(attribute.value))
-        except ValueError as error:
-            raise CelRunError(f"attribute {name}: parse semantic version: {error}") from error
-    return attribute.value
+            values = [semver_value(str(each)) for each in values]
+        except ValueError as failed:
+            error = f"parse semantic version: {failed}"
+    if error and release < releases.ODD_ATTRIBUTES:
+        raise CelRunError(f"attribute {name}: {error}")
+    return None if error else list(values) if is_list else values[0]
 
 
 def _kubernetes_error(text: str) -> str:

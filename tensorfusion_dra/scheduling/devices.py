@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import node_fit, quantity, releases, resource_claims
@@ -19,7 +19,11 @@ from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
 
 Document = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
-AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
+_Single = Literal["string", "int", "bool", "version"]
+_Listed = Literal["strings", "ints", "bools", "versions"]
+AttributeKind = Literal[_Single, _Listed, "unsupported"]
+_SINGLE: Final[tuple[_Single, ...]] = get_args(_Single)
+_LISTED: Final[tuple[_Listed, ...]] = get_args(_Listed)
 
 _MAX_INT: Final = 2**63 - 1
 _UNREPRESENTABLE: Final = "capacity request cannot be represented in the device's range arithmetic"
@@ -45,7 +49,7 @@ class Attribute:
     """Value of an attribute. Values of different kinds differ, although True == 1 in Python."""
 
     kind: AttributeKind
-    value: str | int | bool
+    value: str | int | bool | tuple[str | int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +207,9 @@ def _device(identity: DeviceId, device: Document) -> PublishedDevice:
 
 
 def _attribute(value: Document) -> Attribute:
-    kinds: tuple[AttributeKind, ...] = ("string", "int", "bool", "version")
-    for kind in kinds:
-        if value.get(kind) is not None:
-            return Attribute(kind, value[kind])
+    for kind in (*_SINGLE, *_LISTED):
+        if (found := value.get(kind)) is not None:
+            return Attribute(kind, tuple(found) if kind in _LISTED else found)
     return Attribute("unsupported", "")
 
 

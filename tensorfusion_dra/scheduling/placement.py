@@ -168,7 +168,9 @@ def _value(lookup: Lookup, device: PublishedDevice) -> str:
     return _MISSING if capacity is None else str(capacity.value)
 
 
-def _shown(value: str | int | bool) -> str:
+def _shown(value: str | int | bool | tuple[str | int | bool, ...]) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if value == "" else str(value)

@@ -64,7 +64,14 @@ ONE_GPU = [resource_slice(device("gpu-0"))]
 SHARED = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
 ONE_SHARED = [resource_slice(shared("gpu-0", uuid="a"))]
 NUMA = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
+LISTED = [
+    resource_slice(
+        *({"name": n, "attributes": {"numa": {"ints": [0]}}} for n in ("nic-0", "nic-1"))
+    )
+]
+SAME = f"does not satisfy matchAttribute {DRIVER}/numa"
 SAME_NUMA = {"matchAttribute": f"{DRIVER}/numa"}
+OTHER_NUMA = {"distinctAttribute": f"{DRIVER}/numa"}
 OTHER_CARD = {"distinctAttribute": f"{DRIVER}/uuid"}
 ALL = exactly(allocationMode="All")
 HALF = {"tflops": "50", "vram": "20Gi"}
@@ -718,6 +725,17 @@ def of_all(vram: str) -> list[Json]:
             [],
             37,
             rejected(gpu_2=f"does not satisfy distinctAttribute {DRIVER}/uuid"),
+        ),
+        # A list matches nothing, and is an error from 1.38 on; but one device has no other.
+        ([claim(constraints=[SAME_NUMA])], LISTED, [], 37, [["nic-0"]]),
+        ([claim(constraints=[OTHER_NUMA])], LISTED, [], 37, [["nic-0"]]),
+        ([claim(exactly(count=2), constraints=[SAME_NUMA])], LISTED, [], 37, rejected(nic_1=SAME)),
+        (
+            [claim(constraints=[OTHER_NUMA])],
+            LISTED,
+            [],
+            38,
+            f"device {DRIVER}/node-a/nic-0: unsupported attribute value for {DRIVER}/numa",
         ),
         # All devices need enough left from 1.37 on, if they ever had it.
         (of_all("20Gi"), UNEQUAL, halves(1), 36, [["used", "free"]]),

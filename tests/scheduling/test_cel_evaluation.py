@@ -19,9 +19,11 @@ from tensorfusion_dra.scheduling.devices import (
     DeviceId,
     PublishedCapacity,
     PublishedDevice,
+    slice_of,
 )
 from tests.support.builders.slices import stored_slices
 from tests.support.hostile_selectors import LISTS, STRINGS, TIME, hostile, list_of, repeated
+from tests.support.objects import resource_slice
 from tests.support.selecting import A, C
 from tests.support.tally import INPUTS_FUZZED, Tally, portion
 
@@ -78,6 +80,10 @@ def expanded(text: str) -> str:
         "sign(C.tflops) == 1",
         'isQuantity("16Gi") && !isQuantity("16 Gi")',
         'isSemver("1.2.3") && !isSemver("1.2") && isSemver("v1.2", true)',
+        f'isSemver("{2**64 - 1}.0.0") && !isSemver("{2**64}.0.0") && !isSemver("1.0.0-{2**64}")',
+        f'isSemver("1.0.0-{2**64}a") && !isSemver("v{2**64}", true)',
+        f'semver("{2**63}.0.0").major() == -{2**63} && semver("{2**63}.1.0").minor() == 1',
+        f'semver("{2**63}.0.0").isGreaterThan(semver("1.0.0"))',
         'semver("v01.2", true) == semver("1.2.0")',
         'semver("1.0.0-rc.2").isGreaterThan(semver("1.0.0-rc.1"))',
         'semver("1.0.0-2").isLessThan(semver("1.0.0-alpha"))',
@@ -224,19 +230,50 @@ def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "reason"),
+    ("attribute", "reason", "until"),
     [
-        (Attribute("version", "12.4"), "attribute odd: parse semantic version"),
-        (Attribute("unsupported", ""), "attribute odd: unsupported attribute value"),
+        (Attribute("version", "12.4"), "attribute odd: parse semantic version", 37),
+        (Attribute("version", f"{2**64}.0.0"), "attribute odd: parse semantic version", 37),
+        (Attribute("versions", ("1.2.3", "12.4")), "attribute odd: parse semantic version", 37),
+        (Attribute("unsupported", ""), "attribute odd: unsupported attribute value", 37),
+        (Attribute("ints", (0, 1)), "attribute odd: unsupported attribute value", 36),
     ],
 )
-def test_an_odd_attribute_fails_every_expression_on_its_device(
-    attribute: Attribute, reason: str
+def test_an_odd_attribute_fails_every_expression_on_its_device_until_a_release(
+    attribute: Attribute, reason: str, until: int
 ) -> None:
     odd = PublishedDevice(id=GPU.id, attributes={"odd": attribute})
+    selector, reads = map(cel_evaluation.selector, ("true", expanded("A.odd == 1")))
 
+    assert selector.matches(odd, release=until + 1)
     with pytest.raises(CelRunError, match=reason):
-        cel_evaluation.selector("true").matches(odd)
+        selector.matches(odd, release=until)
+    if attribute.kind != "ints":
+        with pytest.raises(CelRunError, match="no such key: odd"):
+            reads.matches(odd, release=38)
+
+
+def test_a_list_of_values_can_be_read() -> None:
+    (card,) = slice_of(
+        resource_slice(
+            {
+                "name": "nic-0",
+                "attributes": {
+                    "numaNode": {"ints": [0, 1]},
+                    "up": {"bools": [True]},
+                    "ports": {"strings": ["a", "b"]},
+                    "firmware": {"versions": ["1.2.3", "2.0.0"]},
+                },
+            }
+        )
+    ).devices
+    for text in (
+        "A.numaNode[1] == 1 && 0 in A.numaNode && A.numaNode.size() == 2",
+        "A.up == [true] && A.ports[0] == 'a'",
+        "A.firmware[1].isGreaterThan(semver('1.9.0'))",
+        "A.numaNode.exists(node, node == 0)".replace("A.numaNode", "dyn(A.numaNode)"),
+    ):
+        assert cel_evaluation.selector(expanded(text)).matches(card)
 
 
 OTHER = 'device.attributes["nic.example.com"]'

@@ -27,3 +27,9 @@ NO_NEGATIVE_REQUEST: Final = 38
 """A requested amount that is negative is an error."""
 NO_NEGATIVE_CLAIM: Final = 38
 """A negative consumedCapacity of any claim stops all allocations until the claim is gone."""
+LISTS: Final = 37
+"""Selectors can read lists of values (gate DRAListTypeAttributes until 1.36). A claim's constraints
+accept a list of one device only."""
+ODD_ATTRIBUTES: Final = 38
+"""A value that no selector can read, such as a version of 20 digits, is as if it were missing, and
+a list of values in a constraint is an error. Before, every selector failed on the device."""
