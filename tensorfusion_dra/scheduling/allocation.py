@@ -151,6 +151,8 @@ class _Place(NamedTuple):
         alternative: Index of the chosen alternative of the request; None until one is chosen.
         number: Number of devices that the request has already.
         start: Index of the first candidate, so that no set of devices is tried in two orders.
+        unfit: Indexes of candidates that the request cannot get, whatever its other devices are;
+            None if it is for all devices, or may get a device again.
     """
 
     claim: int = 0
@@ -158,6 +160,7 @@ class _Place(NamedTuple):
     alternative: int | None = None
     number: int = 0
     start: int = 0
+    unfit: set[int] | None = None
 
 
 class _Constraint:
@@ -320,10 +323,22 @@ class _Search:
             raise _TooManyResults
         if everything is not None:
             return self._fill_with(place, wanted, everything[place.number])
-        return any(
-            self._fill_with(place._replace(start=start), wanted, self._candidates[start])
-            for start in range(place.start, len(self._candidates))
-        )
+        unfit = place.unfit
+        if not place.number and self._release >= releases.DEVICES_ONCE:
+            unfit = set()
+        for start in range(place.start, len(self._candidates)):
+            rest = range(start, len(self._candidates))
+            # No set of the devices that are left is large enough, so none is tried.
+            if (
+                unfit is not None
+                and place.number
+                and len(rest) - len(unfit & {*rest}) < size - place.number
+            ):
+                return False
+            here = place._replace(start=start, unfit=unfit)
+            if self._fill_with(here, wanted, self._candidates[start]):
+                return True
+        return False
 
     def _fill_one_of(self, alternatives: Sequence[Wanted], place: _Place) -> bool:
         exceeded = 0
@@ -372,6 +387,8 @@ class _Search:
                 self._leave(place.claim, wanted)
         if reason is not None:
             self.reasons[device.id] = reason
+            if place.unfit is not None:
+                place.unfit.add(place.start)
             return None
 
         amounts = (

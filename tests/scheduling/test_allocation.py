@@ -54,6 +54,7 @@ from tests.support.objects import (
 from tests.support.tally import examples
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+OWN = f'device.attributes["{DRIVER}"]'
 OPAQUE = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
 CLASSES = [
     device_class("of A100", f'device.attributes["{DRIVER}"].model == "A100"'),
@@ -257,6 +258,21 @@ def outcome(
             [claim(ALL)], GPUS, [claim(name="first")], rejected(gpu_0="in use"), id="all, one used"
         ),
         pytest.param([claim(ALL)], [resource_slice()], [], {}, id="all of none"),
+        pytest.param(
+            [claim(exactly(count=19, selectors=expressions(f"{OWN}.free")))],
+            [
+                resource_slice(
+                    *(
+                        device(f"{number:02}", free=number < 18 or number > 30)
+                        for number in range(32)
+                    )
+                )
+            ],
+            [claim(name="first")],
+            rejected(**{"00": "in use"})
+            | rejected(**{f"{n}": "does not match the selectors" for n in range(18, 31)}),
+            id="18 are free of 19",
+        ),
         pytest.param(
             [claim(exactly(deviceClassName="of A100", selectors=expressions("false")))],
             ONE_GPU,
