@@ -7,6 +7,7 @@ driver's own (core.kubernetes.device_rules).
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from decimal import Decimal
 from typing import Final
 
 from dra_simulator.api import rules
@@ -20,7 +21,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
     too_long,
 )
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MILLI, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MAX_DEVICES: Final = 128
@@ -131,7 +132,7 @@ def device_errors(path: str, device: Json) -> Iterator[FieldError]:
         if capacity.get("requestPolicy") is not None and not is_shared:
             yield forbidden(f"{where}.requestPolicy", "allowMultipleAllocations must be true")
         else:
-            yield from device_rules.capacity_errors(where, capacity)
+            yield from device_rules.capacity_errors(where, capacity, (MILLI,))
     yield from _taint_errors(at, as_list(device.get("taints")))
     yield from _lists_errors(path, device)
 
@@ -205,10 +206,9 @@ def _options_errors(
         if amount > total:
             text = f"option is larger than capacity value: {total}"
             yield invalid(here, str(amount), text)
-        # The API server compares whole numbers, fractions rounded up: 1.1 and 1.9 are the same.
-        if amount.ceil() in seen:
-            yield duplicate(here, str(amount.ceil()))
-        seen.add(amount.ceil())
+        if amount.nano in seen:
+            yield duplicate(here, f"{Decimal(amount.nano).scaleb(-9).normalize():f}")
+        seen.add(amount.nano)
     wanted = quantity.parse(default)
     if wanted not in amounts:
         text = "default value is not valid according to the requestPolicy"

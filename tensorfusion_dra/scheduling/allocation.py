@@ -14,13 +14,8 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.37,
-without counters. It does not wait for binding conditions. Three rules depend on the release:
-
-- Up to 1.35 the next device of a request is searched from the first candidate on, so that one
-  request may get a shared device several times (kubernetes/kubernetes#140438).
-- Up to 1.36 a distinctAttribute remembers only the latest device of each request.
-- Up to 1.36 a request for all devices leaves out those without enough capacity left. From 1.37 on
-  it leaves out only those that never have enough, and all others have to fit.
+without counters. It does not wait for binding conditions. What depends on the release is in
+releases.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import cel_evaluation, devices
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
@@ -48,8 +43,6 @@ from tensorfusion_dra.scheduling.devices import (
 Document = Mapping[str, Any]
 
 _MAX_STEPS: Final = 100_000
-NEWEST: Final = 37
-"""Minor version of the newest release of Kubernetes whose rules are known here."""
 UNSATISFIED: Final = "does not satisfy"
 """Beginning of the reason for which a device that fits alone does not fit beside the others."""
 
@@ -86,12 +79,14 @@ class Cluster:
     Attributes:
         claims: All ResourceClaims, including those without an allocation.
         release: Minor version of the Kubernetes release whose scheduler allocates.
+        broken: Error for which it allocates nothing to any claim; "" if there is none.
     """
 
     slices: tuple[PublishedSlice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
-    release: int = NEWEST
+    release: int = releases.NEWEST
+    broken: str = ""
 
 
 def cluster(
@@ -99,14 +94,20 @@ def cluster(
     slices: Iterable[Document],
     classes: Iterable[Document],
     claims: Iterable[Document],
-    release: int = NEWEST,
+    release: int = releases.NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
+    listed = tuple(claims)
+    negative = [next(resource_claims.negative_amounts(claim), "") for claim in listed]
+    errors = sorted(filter(None, negative)) if release >= releases.NO_NEGATIVE_CLAIM else []
+    more = len(errors) - 1
+    others = f" (and {more} more claims with invalid consumed capacity)" if more > 0 else ""
     return Cluster(
         slices=tuple(map(devices.slice_of, slices)),
         classes={each.name: each for each in map(devices.class_of, classes)},
-        claims=tuple(claims),
+        claims=listed,
         release=release,
+        broken=f"{errors[0]}{others}" if errors else "",
     )
 
 
@@ -124,6 +125,8 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         SchedulingError: The claims, classes or slices have an error that stops the scheduling on
             every node.
     """
+    if claims and found.broken:
+        raise SchedulingError(found.broken)
     reachable = devices.gather(found.slices, node)
     search = _Search(
         [devices.claim_of(claim) for claim in claims],
@@ -148,6 +151,8 @@ class _Place(NamedTuple):
         alternative: Index of the chosen alternative of the request; None until one is chosen.
         number: Number of devices that the request has already.
         start: Index of the first candidate, so that no set of devices is tried in two orders.
+        unfit: Indexes of candidates that the request cannot get, whatever its other devices are;
+            None if it is for all devices, or may get a device again.
     """
 
     claim: int = 0
@@ -155,6 +160,7 @@ class _Place(NamedTuple):
     alternative: int | None = None
     number: int = 0
     start: int = 0
+    unfit: set[int] | None = None
 
 
 class _Constraint:
@@ -170,15 +176,25 @@ class _Constraint:
         self._attribute: Final[str] = entry[kind]
         self.text: Final = f"{kind} {self._attribute}"
         self._requests: Final = frozenset(entry.get("requests") or ())
-        self._keeps_latest: Final = not self._is_match and release < 37
+        self._release: Final = release
+        self._keeps_latest: Final = not self._is_match and release < releases.DISTINCT_FROM_ALL
         self._values: Final[dict[str | int, Attribute]] = {}
 
     def add(self, wanted: Wanted, device: PublishedDevice) -> bool:
-        """Add the device and return True, or return False if it violates the constraint."""
+        """Add the device and return True, or return False if it violates the constraint.
+
+        Raises:
+            SchedulingError: Its value is a list.
+        """
         if not self._concerns(wanted):
             return True
         value = device.attribute(self._attribute)
-        if value is None or value.kind == "unsupported":
+        is_list = value is not None and isinstance(value.value, tuple)
+        if is_list and self._release >= releases.ODD_ATTRIBUTES:
+            raise SchedulingError(
+                f"device {device.id}: unsupported attribute value for {self._attribute}"
+            )
+        if value is None or value.kind == "unsupported" or (is_list and self._values):
             return False
         if any((value == other) != self._is_match for other in self._values.values()):
             return False
@@ -268,12 +284,12 @@ class _Search:
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
-        usage = self._usage if self._release < 37 else Usage()
+        usage = self._usage if self._release < releases.ALL_NEED_ROOM else Usage()
         found = [
             device
             for device in self._candidates
             if self._is_selectable(claim, wanted, device)
-            and not devices.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+            and self._short(claim, wanted, device, usage) is None
         ]
         self._all[claim, wanted.name] = found
         return len(found)
@@ -307,10 +323,22 @@ class _Search:
             raise _TooManyResults
         if everything is not None:
             return self._fill_with(place, wanted, everything[place.number])
-        return any(
-            self._fill_with(place._replace(start=start), wanted, self._candidates[start])
-            for start in range(place.start, len(self._candidates))
-        )
+        unfit = place.unfit
+        if not place.number and self._release >= releases.DEVICES_ONCE:
+            unfit = set()
+        for start in range(place.start, len(self._candidates)):
+            rest = range(start, len(self._candidates))
+            # No set of the devices that are left is large enough, so none is tried.
+            if (
+                unfit is not None
+                and place.number
+                and len(rest) - len(unfit & {*rest}) < size - place.number
+            ):
+                return False
+            here = place._replace(start=start, unfit=unfit)
+            if self._fill_with(here, wanted, self._candidates[start]):
+                return True
+        return False
 
     def _fill_one_of(self, alternatives: Sequence[Wanted], place: _Place) -> bool:
         exceeded = 0
@@ -331,7 +359,7 @@ class _Search:
             return False
         done = False
         try:
-            start = 0 if self._release < 36 else place.start + 1
+            start = 0 if self._release < releases.DEVICES_ONCE else place.start + 1
             done = self._fill(place._replace(number=place.number + 1, start=start))
         finally:
             if not done:
@@ -346,7 +374,7 @@ class _Search:
         if reason is None and not self._is_selectable(place.claim, wanted, device):
             reason = "does not match the selectors"
         if wanted.count is not None:
-            reason = reason or self._refusal(wanted, device)
+            reason = reason or self._short(place.claim, wanted, device, self._usage)
         if reason is None and (taint := wanted.repelling_taint(device)):
             reason = f"taint {taint.key} is not tolerated"
         if reason is None and not self._join(place.claim, wanted, device):
@@ -354,14 +382,20 @@ class _Search:
         if reason is None and wanted.count is None:
             # A request of all devices checks constraints before capacity. Up to 1.36 a device that
             # then lacks capacity stays in the constraints.
-            reason = self._refusal(wanted, device)
-            if reason is not None and self._release >= 37:
+            reason = self._short(place.claim, wanted, device, self._usage)
+            if reason is not None and self._release >= releases.DISTINCT_FROM_ALL:
                 self._leave(place.claim, wanted)
         if reason is not None:
             self.reasons[device.id] = reason
+            if place.unfit is not None:
+                place.unfit.add(place.start)
             return None
 
-        amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        amounts = (
+            devices.consumed(wanted.amounts, device.capacity, self._release)
+            if device.is_shared
+            else None
+        )
         self._picks[place.claim].append(Pick(wanted=wanted, device=device, consumed=amounts))
         if amounts is None:
             self._tried.setdefault(device.id, set()).add(place.claim)
@@ -386,8 +420,19 @@ class _Search:
             return "in use by the same claim" if claim in tried else None
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
-    def _refusal(self, wanted: Wanted, device: PublishedDevice) -> str | None:
-        short = devices.shortage(wanted.amounts, device.capacity, self._usage.taken(device.id))
+    def _short(
+        self, claim: int, wanted: Wanted, device: PublishedDevice, usage: Usage
+    ) -> str | None:
+        """Return why the device lacks capacity beside this usage; None if it does not."""
+        try:
+            short = devices.shortage(
+                wanted.amounts, device.capacity, usage.taken(device.id), self._release
+            )
+        except SchedulingError as error:
+            raise SchedulingError(
+                f"claim {self._claims[claim].text}, request {wanted.name}: checking capacity for "
+                f"device {device.id}: {error}"
+            ) from error
         return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:
@@ -416,22 +461,21 @@ class _Search:
         if key not in self._selectable:
             device_class = self._classes[wanted.device_class]
             of_class, of_claim = f"class {device_class.name}", f"claim {self._claims[claim].text}"
-            self._selectable[key] = _match(of_class, device_class.selectors, device) and _match(
-                of_claim, wanted.selectors, device
-            )
+            self._selectable[key] = self._matches(
+                of_class, device_class.selectors, device
+            ) and self._matches(of_claim, wanted.selectors, device)
         return self._selectable[key]
 
-
-def _match(whose: str, expressions: Sequence[str], device: PublishedDevice) -> bool:
-    for index, expression in enumerate(expressions):
-        try:
-            if not cel_evaluation.selector(expression).matches(device):
-                return False
-        except (CelCompileError, CelRunError) as error:
-            when, where = "runtime", f" on device {device.id}"
-            if isinstance(error, CelCompileError):
-                when, where = "compile", ""
-            raise SchedulingError(
-                f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
-            ) from error
-    return True
+    def _matches(self, whose: str, expressions: Sequence[str], device: PublishedDevice) -> bool:
+        for index, expression in enumerate(expressions):
+            try:
+                if not cel_evaluation.selector(expression).matches(device, release=self._release):
+                    return False
+            except (CelCompileError, CelRunError) as error:
+                when, where = "runtime", f" on device {device.id}"
+                if isinstance(error, CelCompileError):
+                    when, where = "compile", ""
+                raise SchedulingError(
+                    f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
+                ) from error
+        return True

@@ -21,7 +21,7 @@ from tensorfusion_dra.core.cel import cost, syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import device_rules, quantity
+from tensorfusion_dra.core.kubernetes import device_rules, quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice, slice_of
 
@@ -70,7 +70,8 @@ def semver_value(text: str, normalize: bool = False) -> Value:
         ]
         version = ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
     match = device_rules.SEMVER.fullmatch(version)
-    if match is None:
+    identifiers = version.partition("+")[0].replace("-", ".", 1).split(".")
+    if match is None or any(each.isdecimal() and int(each) >= 2**64 for each in identifiers):
         raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
     core = f"{match['major']}.{match['minor']}.{match['patch']}"
     return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
@@ -156,11 +157,15 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     return pool
 
 
+def _content(value: Mapping[str, object], kind: str) -> str:
+    content = value.get(kind)
+    if not isinstance(content, str):
+        raise ValueError(f"no such overload: found no {kind}, expected one")  # noqa: TRY004
+    return content
+
+
 def _amount(value: Mapping[str, object]) -> Quantity:
-    nano = value.get(QUANTITY)
-    if not isinstance(nano, str):
-        raise ValueError("no such overload: found no quantity, expected one")  # noqa: TRY004
-    return Quantity(int(nano))
+    return Quantity(int(_content(value, QUANTITY)))
 
 
 def _parsed(text: str) -> Value:
@@ -184,8 +189,7 @@ def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
 
 
 def _is_integer(value: Value) -> bool:
-    amount = _amount(value)
-    return amount.nano % NANO == 0 and abs(amount.nano // NANO) < 2**63
+    return _amount(value).is_whole(NANO)
 
 
 def _as_integer(value: Value) -> int:
@@ -194,45 +198,32 @@ def _as_integer(value: Value) -> int:
     return _amount(value).nano // NANO
 
 
-def _sign(value: Value) -> int:
-    nano = _amount(value).nano
-    return (nano > 0) - (nano < 0)
-
-
 def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
     other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
     return quantity_value(_amount(left) + Quantity(sign * other.nano))
 
 
-def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
-    major, minor, patch = _version(value).partition("-")[0].split(".")
-    return int(major), int(minor), int(patch)
-
-
-def _version(value: Mapping[str, object]) -> str:
-    text = value.get(_SEMVER)
-    if not isinstance(text, str):
-        raise ValueError("no such overload: found no version, expected one")  # noqa: TRY004
-    return text
+def _numbers(value: Mapping[str, object]) -> list[int]:
+    """Return the three numbers of a version, each in 64 bits with a sign, as Go converts them."""
+    numbers = _content(value, _SEMVER).partition("-")[0].split(".")
+    return [(int(number) + 2**63) % 2**64 - 2**63 for number in numbers]
 
 
 def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
     """Return the sort key of a version (semver 2.0.0, section 11)."""
-    release = _version(value).partition("-")[2]
+    core, _, release = _content(value, _SEMVER).partition("-")
     parts = [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in release.split(".")
         if part
     ]
-    return (*_numbers(value), not release, parts)
+    return (*map(int, core.split(".")), not release, parts)
 
 
 def _compared(left: Value, right: Value) -> int:
-    if _SEMVER in left:
-        one, two = _precedence(left), _precedence(right)
-        return (one > two) - (one < two)
-    first, second = _amount(left).nano, _amount(right).nano
-    return (first > second) - (first < second)
+    key: Callable[[Value], Any] = _precedence if _SEMVER in left else _amount
+    one, two = key(left), key(right)
+    return int(one > two) - int(one < two)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +237,14 @@ class _Entry:
     is_member: bool = True
 
 
+_ZERO: Final = quantity_value(Quantity(0))
 _FUNCTIONS: Final = (
     _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
     _Entry("isQuantity", ("string",), "bool", _is_valid(_parsed), is_member=False),
     _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
     _Entry("asInteger", (QUANTITY,), "int", _as_integer),
     _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (QUANTITY,), "int", _sign),
+    _Entry("sign", (QUANTITY,), "int", lambda value: _compared(value, _ZERO), is_member=False),
     _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
     _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
     _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, functools.partial(_sum, sign=-1)),
@@ -286,8 +278,6 @@ NOT_COVERED: Final = frozenset(
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
 """The library's own limit, which its binding cannot change; it reports no place."""
-# Domains that an expression may look up: any of its string literals, and any name after a dot.
-_TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
 _ERROR_LINE: Final = re.compile(r"ERROR: <input>:([0-9]+:[0-9]+: [^\n]*)")
 _NUMBER: Final = r"(?:list\()?(?:int|uint|double)\)?"
 _MIXED_NUMBERS: Final = tuple(
@@ -302,6 +292,13 @@ asApproximateFloat() >= 200. At run time, as for attributes, it also compares th
 _UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z]+)'.*")
 _SUFFIX: Final = re.compile(r"(?: \(in container ''\))?(?:\s*\[[A-Z_]+\])?$")
 _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
+_WORDING: Final = {
+    r'Key not found in map : "(.*)"': r"no such key: \1",
+    r"No matching overloads found : .*": "no such overload",
+    r"\bdivide by zero": "division by zero",
+    r"cannot be the range of": "cannot be range of",
+    r"map\(string, dyn\)": "map(string, any)",
+}
 _MAX_STEPS: Final = 1_000_000
 """Steps on all devices together, for selectors in pods: 416 for each of 2,400 devices."""
 _MAX_EVALUATED: Final = 20
@@ -328,54 +325,60 @@ class CelRunError(DriverError):
 class Selector:
     """Compiled CEL expression."""
 
-    def __init__(self, expression: str, program: Any) -> None:
+    def __init__(self, expression: str) -> None:
+        self._expression: Final = expression
         self.steps: Final = cost.steps(expression, syntax.parse(expression))
-        self._program: Final = program
-        self._domains: Final = {
-            text for texts in _TEXTS.findall(expression) for text in texts if text
-        }
+        self._program: Final = _evaluating_environment().compile(
+            syntax.with_empty_domains(expression), disable_check=True
+        )
 
-    def matches(self, device: PublishedDevice) -> bool:
+    def matches(self, device: PublishedDevice, *, release: int = releases.NEWEST) -> bool:
         """Return True if the expression selects the device.
+
+        Args:
+            release: Minor version of Kubernetes.
 
         Raises:
             CelRunError: The device lacks an attribute of the expression, or the result is not a
                 bool.
         """
-        driver = device.id.driver
         attributes = {
-            name: _attribute_value(name, found) for name, found in device.attributes.items()
+            name: value
+            for name, found in device.attributes.items()
+            if (value := _attribute_value(name, found, release)) is not None
         }
         capacity = {name: quantity_value(found.value) for name, found in device.capacity.items()}
+        maps = [_by_domain(device.id.driver, values) for values in (attributes, capacity)]
+        if (domains := max(map(len, maps))) > cost.DOMAINS:
+            try:
+                cost.steps(self._expression, syntax.parse(self._expression), domains)
+            except CelError as error:
+                raise CelRunError(str(error)) from error
         fields = {
-            "driver": driver,
+            "driver": device.id.driver,
             "allowMultipleAllocations": device.is_shared,
-            "attributes": self._by_domain(driver, attributes),
-            "capacity": self._by_domain(driver, capacity),
+            **dict(zip((syntax.ATTRIBUTES, syntax.CAPACITY), maps, strict=True)),
         }
         result = self._program.eval(data={"device": fields})
         kind = result.type()
-        try:
-            value = result.value()
-        except TypeError:  # of an optional, which the library takes for an error
-            raise CelRunError("found an optional result, expected bool") from None
         if kind == cel.Type.ERROR:
-            raise CelRunError(_kubernetes_error(str(value)))
+            raise CelRunError(_kubernetes_error(str(result.value())))
         if kind != cel.Type.BOOL:
-            raise CelRunError(f"found a result of type {kind.name()}, expected bool")
-        return bool(value)
+            name = kind.name().lower()
+            raise CelRunError(
+                f"CEL result of type {name} could not be converted to bool: unsupported native "
+                f"conversion from {name} to 'bool'"
+            )
+        return bool(result.value())
 
-    def _by_domain(self, driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
-        """Return the values by domain and id.
 
-        A domain of the expression that the device lacks is an empty map, so that looking it up is
-        not an error.
-        """
-        domains: dict[str, dict[str, object]] = {domain: {} for domain in self._domains}
-        for name, value in values.items():
-            domain, slash, short = name.partition("/")
-            domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
-        return domains
+def _by_domain(driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Return the values by domain and id."""
+    domains: dict[str, dict[str, object]] = {}
+    for name, value in values.items():
+        domain, slash, short = name.partition("/")
+        domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
+    return domains
 
 
 @functools.lru_cache(maxsize=64)
@@ -390,7 +393,7 @@ def selector(expression: str) -> Selector:
         raise InputError(missing)
     for error in _errors(expression):
         raise CelCompileError(_api_server_error(error))
-    return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
+    return Selector(expression)
 
 
 def selecting(expression: str, *, count: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -491,7 +494,7 @@ def _check(text: str, *, own: bool) -> list[str]:
                 text,
             )
         returned = _checking_environment(own=own).compile(checked).return_type()
-        if returned not in (cel.Type.BOOL, cel.Type.DYN):
+        if returned not in (cel.Type.BOOL, cel.Type.ERROR):  # the latter is that of an attribute
             return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
@@ -529,7 +532,7 @@ def _literal_errors(text: str, root: SyntaxNode) -> Iterator[str]:
         result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
         error = _kubernetes_error(str(result.value()))
         # The library lacks some conversions that Kubernetes has, such as int(duration).
-        if result.type() == cel.Type.ERROR and not error.startswith("No matching overloads"):
+        if result.type() == cel.Type.ERROR and error != "no such overload":
             yield f"{line}:{column}: {error}"[:_SHOWN]
 
 
@@ -547,13 +550,14 @@ def _is_conversion(node: SyntaxNode) -> bool:
 def _checking_environment(*, own: bool) -> Any:
     """Return the environment in which expressions are type-checked.
 
-    The capacity of `device` is declared as a variable with a dotted name, too, because a message
-    cannot have it as a map of maps of quantities.
+    The maps of `device` are declared as variables with dotted names, too, because a message cannot
+    have a map of maps.
     """
-    quantities = cel.Type.Map(cel.Type.STRING, cel.Type(QUANTITY))
-    variables = {
-        "device": cel.Type(DEVICE),
-        "device.capacity": cel.Type.Map(cel.Type.STRING, quantities),
+    variables = {"device": cel.Type(DEVICE)} | {
+        f"device.{name}": cel.Type.Map(
+            cel.Type.STRING, cel.Type.Map(cel.Type.STRING, cel.Type(kind))
+        )
+        for name, kind in ((syntax.ATTRIBUTES, "google.protobuf.Any"), (syntax.CAPACITY, QUANTITY))
     }
     if own:
         variables[_OWN] = cel.Type(OWN_ATTRIBUTES)
@@ -579,20 +583,29 @@ def _extensions(*, typed: bool) -> list[Any]:
     ]
 
 
-def _attribute_value(name: str, attribute: Attribute) -> object:
-    if attribute.kind == "unsupported":
-        raise CelRunError(f"attribute {name}: unsupported attribute value")
-    if attribute.kind == "version":
+def _attribute_value(name: str, attribute: Attribute, release: int) -> object:
+    """Return the CEL value of an attribute; None for one that only a lookup fails on.
+
+    Raises:
+        CelRunError: Every expression fails on the device.
+    """
+    is_list, error = isinstance(attribute.value, tuple), ""
+    values: Any = attribute.value if is_list else [attribute.value]
+    if attribute.kind == "unsupported" or (is_list and release < releases.LISTS):
+        error = "unsupported attribute value"
+    elif attribute.kind in ("version", "versions"):
         try:
-            return semver_value(str(attribute.value))
-        except ValueError as error:
-            raise CelRunError(f"attribute {name}: parse semantic version: {error}") from error
-    return attribute.value
+            values = [semver_value(str(each)) for each in values]
+        except ValueError as failed:
+            error = f"parse semantic version: {failed}"
+    if error and release < releases.ODD_ATTRIBUTES:
+        raise CelRunError(f"attribute {name}: {error}")
+    return None if error else list(values) if is_list else values[0]
 
 
 def _kubernetes_error(text: str) -> str:
-    """Translate an error of the evaluator into the text of Kubernetes' evaluator, cel-go."""
+    """Translate an error of the library into the text of Kubernetes' CEL, cel-go."""
     text = _SUFFIX.sub("", _PREFIX.sub("", text))
-    if missing := re.fullmatch(r'Key not found in map : "(.*)"', text):
-        return f"no such key: {missing[1]}"
-    return text.replace("map(string, dyn)", "map(string, any)")
+    for own, of_kubernetes in _WORDING.items():
+        text = re.sub(own, of_kubernetes, text)
+    return text

@@ -2,6 +2,7 @@
 
 Claims use a device exclusively, or by shares of its consumable capacity (KEP-5075).
 dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.37.
+What depends on the release is in releases.py.
 """
 
 from collections import Counter
@@ -9,17 +10,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import node_fit, quantity, resource_claims
+from tensorfusion_dra.core.kubernetes import node_fit, quantity, releases, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
 
 Document = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
-AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
+_Single = Literal["string", "int", "bool", "version"]
+_Listed = Literal["strings", "ints", "bools", "versions"]
+AttributeKind = Literal[_Single, _Listed, "unsupported"]
+_SINGLE: Final[tuple[_Single, ...]] = get_args(_Single)
+_LISTED: Final[tuple[_Listed, ...]] = get_args(_Listed)
+
+_MAX_INT: Final = 2**63 - 1
+_UNREPRESENTABLE: Final = "capacity request cannot be represented in the device's range arithmetic"
 
 
 class SchedulingError(DriverError):
@@ -42,7 +50,7 @@ class Attribute:
     """Value of an attribute. Values of different kinds differ, although True == 1 in Python."""
 
     kind: AttributeKind
-    value: str | int | bool
+    value: str | int | bool | tuple[str | int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +208,9 @@ def _device(identity: DeviceId, device: Document) -> PublishedDevice:
 
 
 def _attribute(value: Document) -> Attribute:
-    kinds: tuple[AttributeKind, ...] = ("string", "int", "bool", "version")
-    for kind in kinds:
-        if value.get(kind) is not None:
-            return Attribute(kind, value[kind])
+    for kind in (*_SINGLE, *_LISTED):
+        if (found := value.get(kind)) is not None:
+            return Attribute(kind, tuple(found) if kind in _LISTED else found)
     return Attribute("unsupported", "")
 
 
@@ -442,7 +449,7 @@ def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
         device_class=request["deviceClassName"],
         count=None if request.get("allocationMode") == "All" else request.get("count") or 1,
         selectors=_expressions(request.get("selectors") or ()),
-        amounts={key: quantity.parse(text) for key, text in amounts.items()},
+        amounts={key: quantity.parse(text, is_capped=False) for key, text in amounts.items()},
         tolerations=tuple(request.get("tolerations") or ()),
         is_admin=bool(request.get("adminAccess")),
     )
@@ -594,27 +601,46 @@ class Rejection:
     beside: str = ""
 
 
-def consumed(requested: Amounts, capacity: Mapping[str, PublishedCapacity]) -> dict[str, Quantity]:
+def consumed(
+    requested: Amounts, capacity: Mapping[str, PublishedCapacity], release: int
+) -> dict[str, Quantity]:
     """Return the amount that a request consumes of every capacity of a device.
 
     It consumes the default of a capacity that it does not name, or all of it without a default.
+
+    Args:
+        release: Minor version of Kubernetes, as everywhere below.
+
+    Raises:
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
-    return {name: _consumed(requested.get(name), entry) for name, entry in capacity.items()}
+    found = {}
+    for name, entry in capacity.items():
+        asked = requested.get(name, Quantity(0))
+        found[name] = _consumed(name, requested.get(name), entry, release)
+        is_refused = asked.nano < 0 and release >= releases.NO_NEGATIVE_REQUEST
+        if is_refused or (found[name].nano < 0 and release >= releases.NO_NEGATIVE_AMOUNT):
+            request = f": request {asked}" if is_refused else ""
+            raise SchedulingError(f'capacity "{name}": capacity value is negative{request}')
+    return found
 
 
 def shortage(
-    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts
+    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts, release: int
 ) -> Rejection | None:
     """Return the first capacity for which a request does not fit next to the amounts taken.
 
     Its subject is the capacity's name; of several that the device lacks, the first.
+
+    Raises:
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
         return Rejection(
             cause=Cause.AMOUNT, subject=unknown[0], text=f"has no capacity {', '.join(unknown)}"
         )
-    for name, amount in consumed(requested, capacity).items():
+    for name, amount in consumed(requested, capacity, release).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
             return Rejection(
@@ -632,7 +658,9 @@ def shortage(
     return None
 
 
-def _consumed(requested: Quantity | None, capacity: PublishedCapacity) -> Quantity:
+def _consumed(
+    name: str, requested: Quantity | None, capacity: PublishedCapacity, release: int
+) -> Quantity:
     policy = capacity.policy
     if requested is None:
         default = None if policy is None else policy.default
@@ -643,18 +671,34 @@ def _consumed(requested: Quantity | None, capacity: PublishedCapacity) -> Quanti
         return next((value for value in policy.valid_values or () if requested <= value), requested)
     if requested < policy.least or policy.step is None:
         return max(requested, policy.least)
-    # A whole number of steps above the minimum. Quantity.Value() rounds fractions up to whole
-    # numbers, also those of least and step.
-    least, step = policy.least.ceil(), policy.step.ceil()
-    return Quantity.of_bytes(least + -(-(requested.ceil() - least) // step) * step)
+    # A whole number of steps above the minimum.
+    unit, error = _unit(policy, release), ""
+    least, step, amount = (each.ceil(unit) for each in (policy.least, policy.step, requested))
+    family = policy.step.family if release >= releases.MILLI else "binary"
+    rounded = Quantity((least + -(-(amount - least) // step) * step) * unit, family)
+    if unit == MILLI and not requested.is_whole(unit):
+        error = f"request {requested} is not a representable milli value"
+    elif amount > _MAX_INT:
+        error = f"request {requested} exceeds MaxInt64"
+    elif not rounded.is_whole(unit):
+        limit = "the milli-value range" if unit == MILLI else "MaxInt64"
+        error = f"rounding request {requested} up to the next step passes {limit}"
+    if error and release >= releases.MILLI:
+        raise SchedulingError(f'capacity "{name}": {_UNREPRESENTABLE}: {error}')
+    return rounded
+
+
+def _unit(policy: Policy, release: int) -> int:
+    """Return the unit in which a range is computed, in billionths: 1, or a thousandth."""
+    amounts = filter(None, (policy.least, policy.most, policy.step))
+    is_milli = release >= releases.MILLI and all(each.is_whole(MILLI) for each in amounts)
+    return MILLI if is_milli else NANO
 
 
 def _violates(amount: Quantity, policy: Policy | None) -> bool:
+    """Return True if a policy excludes an amount that is rounded to its steps."""
     if policy is None or amount == policy.default:
         return False
     if policy.least is not None:
-        if policy.most is not None and amount > policy.most:
-            return True
-        step = policy.step
-        return step is not None and (amount.ceil() - policy.least.ceil()) % step.ceil() != 0
+        return policy.most is not None and amount > policy.most
     return policy.valid_values is not None and amount not in policy.valid_values

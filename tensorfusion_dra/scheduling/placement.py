@@ -42,7 +42,7 @@ _MISSING: Final = "missing"
 
 
 def rejection_of(
-    wanted: Wanted, device: PublishedDevice, *, classes: Mapping[str, DeviceClass], used: Usage
+    wanted: Wanted, device: PublishedDevice, found: Cluster, used: Usage
 ) -> Rejection | None:
     """Return why a device cannot be allocated to a request; None if it can.
 
@@ -51,6 +51,7 @@ def rejection_of(
 
     Raises:
         CelCompileError: A selector of the class or the request does not compile.
+        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
     """
     if device.uses_counters:
         return Rejection(
@@ -64,13 +65,14 @@ def rejection_of(
         text = f"in use exclusively{beside}"
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text=text, beside=beside)
     phase: Rejection | None = None
-    for expression in (*classes[wanted.device_class].selectors, *wanted.selectors):
+    for expression in (*found.classes[wanted.device_class].selectors, *wanted.selectors):
         for failed in _failed(expression, device):
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    if short := devices.shortage(wanted.amounts, device.capacity, used.taken(device.id)):
-        if devices.shortage(wanted.amounts, device.capacity, {}):
+    asked = (wanted.amounts, device.capacity)
+    if short := devices.shortage(*asked, used.taken(device.id), found.release):
+        if devices.shortage(*asked, {}, found.release):
             beside = ""  # too small even without its other shares and its taint
         return replace(short, text=short.text + beside, beside=beside)
     if taint:
@@ -166,7 +168,9 @@ def _value(lookup: Lookup, device: PublishedDevice) -> str:
     return _MISSING if capacity is None else str(capacity.value)
 
 
-def _shown(value: str | int | bool) -> str:
+def _shown(value: str | int | bool | tuple[str | int | bool, ...]) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if value == "" else str(value)
@@ -388,8 +392,7 @@ def _unfit(
             TriedCard(
                 device=device,
                 rejections={
-                    request: rejection_of(asked, device, classes=near.classes, used=used)
-                    for request, asked in of_class
+                    request: rejection_of(asked, device, near, used) for request, asked in of_class
                 },
                 holders=tuple(held.get(device.id, ())),
                 note=error.devices.get(str(device.id), ""),
@@ -404,7 +407,7 @@ def _unfit(
                 ]
             )
         )
-    except CelCompileError as broken:
+    except (CelCompileError, SchedulingError) as broken:
         return NodeOutcome(name=name, error=str(broken))
     return NodeOutcome(
         name=name,

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.admission import claim_admission, class_admission, po
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
@@ -54,6 +54,7 @@ from tests.support.objects import (
 from tests.support.tally import examples
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+OWN = f'device.attributes["{DRIVER}"]'
 OPAQUE = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
 CLASSES = [
     device_class("of A100", f'device.attributes["{DRIVER}"].model == "A100"'),
@@ -64,7 +65,14 @@ ONE_GPU = [resource_slice(device("gpu-0"))]
 SHARED = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
 ONE_SHARED = [resource_slice(shared("gpu-0", uuid="a"))]
 NUMA = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
+LISTED = [
+    resource_slice(
+        *({"name": n, "attributes": {"numa": {"ints": [0]}}} for n in ("nic-0", "nic-1"))
+    )
+]
+SAME = f"does not satisfy matchAttribute {DRIVER}/numa"
 SAME_NUMA = {"matchAttribute": f"{DRIVER}/numa"}
+OTHER_NUMA = {"distinctAttribute": f"{DRIVER}/numa"}
 OTHER_CARD = {"distinctAttribute": f"{DRIVER}/uuid"}
 ALL = exactly(allocationMode="All")
 HALF = {"tflops": "50", "vram": "20Gi"}
@@ -78,7 +86,7 @@ def allocate(
     slices: Sequence[Json],
     classes: Iterable[Json] = (),
     existing: Iterable[Json] = (),
-    release: int = allocation.NEWEST,
+    release: int = releases.NEWEST,
 ) -> list[Json]:
     """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
@@ -123,6 +131,22 @@ def placed(document: Json, **spec: Any) -> Json:
     """The slice with other fields than nodeName: node-a."""
     kept = {key: value for key, value in document["spec"].items() if key != "nodeName"}
     return {**document, "spec": {**kept, **spec}}
+
+
+UNREPRESENTABLE = (
+    'capacity "c": capacity request cannot be represented in the device\'s range arithmetic'
+)
+NOT_MILLI = (
+    UNREPRESENTABLE.replace('"c"', '"{}"') + ": request {} is not a representable milli value"
+)
+TOO_FAR = f"{UNREPRESENTABLE}: rounding request {{}} up to the next step passes {{}}"
+NEGATIVE = 'capacity "{}": capacity value is negative'
+
+
+def checking(name: str, error: str) -> str:
+    """The error of a request's amounts on a device of node-a."""
+    where = f"device {DRIVER}/node-a/{name}"
+    return f"claim default/claim, request gpu: checking capacity for {where}: {error}"
 
 
 def rejected(**reasons: str) -> dict[str, str]:
@@ -235,6 +259,21 @@ def outcome(
         ),
         pytest.param([claim(ALL)], [resource_slice()], [], {}, id="all of none"),
         pytest.param(
+            [claim(exactly(count=19, selectors=expressions(f"{OWN}.free")))],
+            [
+                resource_slice(
+                    *(
+                        device(f"{number:02}", free=number < 18 or number > 30)
+                        for number in range(32)
+                    )
+                )
+            ],
+            [claim(name="first")],
+            rejected(**{"00": "in use"})
+            | rejected(**{f"{n}": "does not match the selectors" for n in range(18, 31)}),
+            id="18 are free of 19",
+        ),
+        pytest.param(
             [claim(exactly(deviceClassName="of A100", selectors=expressions("false")))],
             ONE_GPU,
             [],
@@ -258,6 +297,20 @@ def outcome(
             "<input>:1:198: found more than 20000 steps to evaluate, expected fewer: a limit of "
             "this driver",
             id="a selector takes too much",
+        ),
+        pytest.param(
+            [claim(exactly(capacity={"tflops": "1", "vram": "1.3333Gi"}))],
+            SHARED,
+            [],
+            checking("gpu-0", NOT_MILLI.format("vram", "1431619973939200u")),
+            id="an amount with a fraction of a thousandth",
+        ),
+        pytest.param(
+            [claim(exactly(capacity={"tflops": "1", "vram": "1e19"}))],
+            SHARED,
+            [],
+            checking("gpu-0", NOT_MILLI.format("vram", "10e18")),
+            id="an amount above 64 bits",
         ),
         pytest.param(
             [claim(exactly(deviceClassName="none"))],
@@ -689,6 +742,17 @@ def of_all(vram: str) -> list[Json]:
             37,
             rejected(gpu_2=f"does not satisfy distinctAttribute {DRIVER}/uuid"),
         ),
+        # A list matches nothing, and is an error from 1.38 on; but one device has no other.
+        ([claim(constraints=[SAME_NUMA])], LISTED, [], 37, [["nic-0"]]),
+        ([claim(constraints=[OTHER_NUMA])], LISTED, [], 37, [["nic-0"]]),
+        ([claim(exactly(count=2), constraints=[SAME_NUMA])], LISTED, [], 37, rejected(nic_1=SAME)),
+        (
+            [claim(constraints=[OTHER_NUMA])],
+            LISTED,
+            [],
+            38,
+            f"device {DRIVER}/node-a/nic-0: unsupported attribute value for {DRIVER}/numa",
+        ),
         # All devices need enough left from 1.37 on, if they ever had it.
         (of_all("20Gi"), UNEQUAL, halves(1), 36, [["used", "free"]]),
         (of_all("20Gi"), UNEQUAL, halves(1), 37, [["used", "free"]]),
@@ -708,6 +772,21 @@ def test_claims_get_of_a_release(
     claims: list[Json], slices: list[Json], held: list[Json], *, release: int, expected: object
 ) -> None:
     assert outcome(claims, slices, held, release=release) == expected
+
+
+def test_negative_amount_of_any_claim_stops_the_allocation_of_claims() -> None:
+    taken = allocated(halves(1)[0], SHARED)
+    (result,) = taken["status"]["allocation"]["devices"]["results"]
+    result |= {"device": "gone", "pool": "elsewhere", "consumedCapacity": {"vram": "-5"}}
+    others = [{**taken, "metadata": {"namespace": "z", "name": name}} for name in ("y", "x")]
+    error = f'device {DRIVER}/elsewhere/gone: consumed capacity "vram" must not be negative, got -5'
+
+    assert devices(allocate(claim(), slices=SHARED, existing=[taken], release=37)[0]) == ["gpu-0"]
+    assert allocate(slices=SHARED, existing=[taken], release=38) == []
+    with pytest.raises(SchedulingError, match=f"^claim default/half-0, {error}$"):
+        allocate(claim(), slices=SHARED, existing=[taken], release=38)
+    with pytest.raises(SchedulingError, match=r"^claim z/x, .* \(and 1 more claims with invalid"):
+        allocate(claim(), slices=SHARED, existing=others, release=38)
 
 
 @pytest.mark.parametrize("release", [35, 36, 37])
@@ -844,6 +923,8 @@ FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
 VALUES = PublishedCapacity(
     Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40")))
 )
+LARGE_STEPS = ranged("9P", "0", step="4e15")
+HUGE_STEPS = ranged("9E", "0", most="9E", step="4e18")
 DEFAULT_ONLY = PublishedCapacity(Q("40"), Policy(default=Q("5")))
 PLAIN = PublishedCapacity(Q("40"))
 
@@ -854,39 +935,59 @@ PLAIN = PublishedCapacity(Q("40"))
         (TFLOPS, "71200m", "71200m"),
         (TFLOPS, "71.2", "71200m"),
         (TFLOPS, "0", "0"),
-        (TFLOPS, "-100", "0"),
+        (TFLOPS, "-100", {37: "0", 38: f"{NEGATIVE.format('c')}: request -100"}),
         (TFLOPS, None, "312"),
         (VRAM, "20000000001", "19074Mi"),
         (VRAM, "16Gi", "16Gi"),
+        (VRAM, "0.0001Gi", "1Mi"),
+        (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("c", "1431619973939200u")}),
+        (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("c", "104857704857600u")}),
         (VRAM, "1", "1Mi"),
-        (VRAM, "-1Gi", "1Mi"),
+        (VRAM, "-1Gi", {37: "1Mi", 38: f"{NEGATIVE.format('c')}: request -1Gi"}),
         (VRAM, None, "40Gi"),
         (STEPS, "10", "10"),
         (STEPS, "11", "30"),
         (STEPS, "30500m", "50"),
         (FRACTION_STEPS, "100m", "200m"),
         # Quantity.Value() rounds the range's minimum up as well.
-        (FRACTION_STEPS, "500m", "1"),
-        (FRACTION_STEPS, "1500m", "2"),
+        (FRACTION_STEPS, "500m", {36: "1", 37: "1200m"}),
+        (FRACTION_STEPS, "1500m", {36: "2", 37: "2200m"}),
+        (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("c", "1500001u")}),
+        # A step that is finer than a thousandth.
+        (ranged("100", "0", step="500u"), "1500100u", "2"),
+        # Beyond 64 bits.
+        (VRAM, "10E", {37: NOT_MILLI.format("c", "10E")}),
+        (VRAM, "8Ei", {37: NOT_MILLI.format("c", "9223372036854775807")}),
+        (
+            LARGE_STEPS,
+            "8.5e15",
+            {36: "11718750000000Ki", 37: TOO_FAR.format("8500e12", "the milli-value range")},
+        ),
+        (HUGE_STEPS, "8.5e18", {37: TOO_FAR.format("8500e15", "MaxInt64")}),
+        (HUGE_STEPS, "1e19", {37: f"{UNREPRESENTABLE}: request 10e18 exceeds MaxInt64"}),
         (VALUES, "1", "10"),
         (VALUES, "15", "20"),
         (VALUES, "41", "41"),
         (DEFAULT_ONLY, None, "5"),
         (DEFAULT_ONLY, "7", "7"),
-        (DEFAULT_ONLY, "-7", "-7"),
+        (DEFAULT_ONLY, "-7", {36: "-7", 37: NEGATIVE.format("c")}),
         (PLAIN, None, "40"),
         (PLAIN, "7", "7"),
-        (PLAIN, "-7", "-7"),
+        (PLAIN, "-7", {36: "-7", 37: NEGATIVE.format("c")}),
     ],
 )
 def test_a_request_consumes_the_rounded_or_the_default_amount(
-    capacity: PublishedCapacity, requested: str | None, expected: str
+    capacity: PublishedCapacity, requested: str | None, expected: str | dict[int, str]
 ) -> None:
-    amounts = {} if requested is None else {"c": Q(requested)}
+    amounts = {} if requested is None else {"c": quantity.parse(requested, is_capped=False)}
+    by_release = dict.fromkeys([36, 37, 38], expected) if isinstance(expected, str) else expected
 
-    consumed = scheduling_devices.consumed(amounts, {"c": capacity})
-
-    assert str(consumed["c"]) == expected
+    for release, text in by_release.items():
+        try:
+            found = str(scheduling_devices.consumed(amounts, {"c": capacity}, release)["c"])
+        except SchedulingError as error:
+            found = str(error)
+        assert found == text, release
 
 
 @pytest.mark.parametrize(
@@ -911,13 +1012,13 @@ def test_a_request_fits_or_is_refused_with_a_reason(
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
-    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)})
+    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)}, 37)
 
     assert (reason is None) == (found is None)
     assert found is None or str(reason) in found.text
 
 
 def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
-    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN})
+    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN}, 36)
 
-    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken) is None
+    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken, 36) is None

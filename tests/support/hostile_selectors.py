@@ -98,7 +98,7 @@ _STEPS: Final[Mapping[str, Sequence[str]]] = {
         "{lists}.map({@texts},{texts})",
         "cel.bind({@lists},{lists},{lists})",
     ),
-    "number": ("size({texts})", "{amount}.sign()", "({number}+{number})", "{'a':{number}}['a']"),
+    "number": ("size({texts})", "sign({amount})", "({number}+{number})", "{'a':{number}}['a']"),
     "amount": ("quantity({text})", "{amount}.add({amount})", "{amount}.sub({number})"),
     "pattern": ("{pattern}",),
 }

@@ -17,11 +17,11 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, Term
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.scheduling import cel_evaluation, devices, placement
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
-from tensorfusion_dra.scheduling.devices import PublishedDevice, Usage
+from tensorfusion_dra.scheduling.devices import PublishedDevice, SchedulingError, Usage
 
 Document = Mapping[str, Any]
 
@@ -281,8 +281,12 @@ def _result(
     elif requests and used.is_exclusive(device.id):
         refusal = "a claim has it exclusively"
     elif requests:
-        short = devices.shortage(requests, device.capacity, used.taken(device.id))
-        refusal = None if short is None else short.text
+        taken = used.taken(device.id)
+        try:
+            short = devices.shortage(requests, device.capacity, taken, releases.NEWEST)
+            refusal = None if short is None else short.text
+        except SchedulingError as error:
+            refusal = str(error)
     return _Result(
         device=device,
         reasons=tuple(dict.fromkeys(each.text for each in placement.failed_terms(term, device))),

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
+from tensorfusion_dra.core.kubernetes import name_rules, releases, resource_claims
 from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
@@ -147,9 +147,21 @@ def allocations(context: Context) -> Iterator[Finding]:
     """Check that the scheduler allocates parts of devices to claims that request parts.
 
     If the feature gate is on in the API server and off in the scheduler, claims get whole devices.
+    A negative amount of a claim of any driver stops the scheduler from 1.38 on.
     """
     found, whole = 0, []
+    judge, effect = warning, "others get room that the device does not have"
+    if (context.cluster.minor_version or 0) >= releases.NO_NEGATIVE_CLAIM:
+        judge, effect = problem, "no pod with claims is scheduled until the claim is gone"
     for claim in context.cluster.claims():
+        for error in resource_claims.negative_amounts(claim):
+            yield judge(
+                "allocated claims",
+                f"{error}: {effect}",
+                expected="amounts of 0 or more",
+                remedy="delete the claim and the pods that use it; what wrote the amount does not "
+                "check requests",
+            )
         ours = [
             each
             for each in resource_claims.results(claim)

@@ -335,6 +335,7 @@ class _Candidate:
 
     Attributes:
         taken: Sum of the tenants' shares, by capacity.
+        amounts: What the request would consume, by capacity.
         share: Free part of what is requested, of the scarcest capacity; 0 to 1.
     """
 
@@ -342,6 +343,7 @@ class _Candidate:
     card: TriedCard
     wanted: Wanted
     taken: Mapping[str, Quantity]
+    amounts: Mapping[str, Quantity]
     share: float
 
 
@@ -358,7 +360,7 @@ def helps(
     found = [
         candidate
         for outcome in outcomes
-        for candidate in _candidates(outcome, trial, by_name[outcome.name])
+        for candidate in _candidates(outcome, trial, by_name[outcome.name], clusters.whole.release)
     ]
     candidates = sorted(found, key=lambda each: -each.share)[:_TRIED_CARDS]
     yield from _smaller(trial, clusters, candidates)
@@ -380,7 +382,9 @@ def amounts(holder: Holder) -> str:
     )
 
 
-def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[_Candidate]:
+def _candidates(
+    outcome: NodeOutcome, trial: Trial, node: Document, release: int
+) -> Iterator[_Candidate]:
     asked = dict(placement.wanted_devices(trial.waiting))
     for card in outcome.cards:
         used = Usage()
@@ -391,9 +395,10 @@ def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[
             if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
                 continue
             capacity = card.device.capacity
+            amounts = devices.consumed(asked[request].amounts, capacity, release)
             shares = [
                 (capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
-                for name, amount in devices.consumed(asked[request].amounts, capacity).items()
+                for name, amount in amounts.items()
                 if amount.nano
             ]
             yield _Candidate(
@@ -401,6 +406,7 @@ def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[
                 card=card,
                 wanted=asked[request],
                 taken=taken,
+                amounts=amounts,
                 share=0.0 if used.is_exclusive(card.device.id) else min([1.0, *shares]),
             )
 
@@ -449,9 +455,8 @@ def _smaller(
 
 def _reduced(candidate: _Candidate) -> dict[str, Quantity]:
     """Return what is free of each capacity of which the request takes more."""
-    wanted, capacity = candidate.wanted, candidate.card.device.capacity
-    reduced = {}
-    for name, amount in devices.consumed(wanted.amounts, capacity).items():
+    capacity, reduced = candidate.card.device.capacity, {}
+    for name, amount in candidate.amounts.items():
         free = capacity[name].value - candidate.taken.get(name, Quantity(0))
         if amount > free:
             # Memory in whole MiB.

@@ -11,9 +11,9 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-from tensorfusion_dra.scheduling import allocation, devices
+from tensorfusion_dra.scheduling import devices
 
 Document = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ class Observed:
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     labels_of: Callable[[Document], Document | None] = lambda _: None
-    release: int = allocation.NEWEST
+    release: int = releases.NEWEST
     unreadable: Sequence[str] = ()
 
     @property
@@ -98,7 +98,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         events_of=lambda pod: events(lists, pod),
         labels_of=lambda pod: _labels(lists, str(pod["metadata"]["namespace"])),
-        release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
+        release=min(lists.minor_version or releases.NEWEST, releases.NEWEST),
         unreadable=lists.unreadable,
     )
 

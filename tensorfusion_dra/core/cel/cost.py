@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
+from tensorfusion_dra.core.kubernetes.device_rules import MAX_ENTRIES
 
 MAX_STEPS: Final = 20_000
 """Steps of one evaluation: 4 ms, 2 MB and less than the library's own 10,000 iterations."""
@@ -50,10 +51,12 @@ class _Size:
     Attributes:
         length: Bytes of a text, or entries of a list or map.
         item: Bound on each entry; None if the entries are not known.
+        is_named: It is a map of a device, whose keys are names.
     """
 
     length: int
     item: "_Size | None" = None
+    is_named: bool = False
 
     @property
     def entry(self) -> "_Size":
@@ -76,28 +79,31 @@ class _Size:
 
 
 _NAME: Final = _Size(64)
-_DEVICE: Final = _Size(4, _Size(32 + syntax.MAX_TOKENS, _Size(32, _NAME)))
-"""The fields of a device; their domains, its own and those that the expression looks up; and in
-them names and values, as many and as long as the API allows."""
+DOMAINS: Final = 4  # few devices have more
 
 
-def steps(expression: str, root: SyntaxNode) -> int:
+def steps(expression: str, root: SyntaxNode, domains: int = DOMAINS) -> int:
     """Return the steps that evaluating an expression takes at most.
 
     Args:
         root: Its tree.
+        domains: Of the device, which an expression is judged for before there is one. In each are
+            as many names as the API allows.
 
     Raises:
         CelError: They are more than MAX_STEPS.
     """
-    estimate = _Estimate(expression)
+    estimate = _Estimate(expression, domains)
     estimate.value(root, {})
     return estimate.steps
 
 
 class _Estimate:
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, domains: int) -> None:
         self._expression: Final = expression
+        self._device: Final = _Size(
+            4, _Size(domains, _Size(MAX_ENTRIES, _NAME, is_named=True), is_named=True)
+        )
         self.steps = 0
 
     def value(self, node: SyntaxNode, bound: Mapping[str, _Size]) -> _Size:
@@ -109,7 +115,7 @@ class _Estimate:
         self._take(1, node)
         if node.form == "name":
             is_device = node.text == "device" and (node.is_optional or "device" not in bound)
-            return _DEVICE if is_device else bound.get(node.text, _Size(_SCALAR))
+            return self._device if is_device else bound.get(node.text, _Size(_SCALAR))
         if syntax.is_bind(node):
             name, initial, result = node.arguments
             return self.value(result, {**bound, name.text: self.value(initial, bound)})
@@ -121,12 +127,12 @@ class _Estimate:
         """Count the steps of a node beside those of its parts; return the size of its value."""
         size = _Size(_SCALAR)
         match node.form:
-            case "string" | "constant":
+            case "string" | "constant" | "int" | "double":
                 size = _Size(len(node.text.encode(errors="surrogatepass")))
-            case "int" | "double":
-                size = _Size(1)
             case "select":
-                size = _NAME if sizes[0] is _DEVICE and node.text == "driver" else sizes[0].entry
+                size = (
+                    _NAME if sizes[0] is self._device and node.text == "driver" else sizes[0].entry
+                )
             case "index":
                 self._take(0 if node.parts[1].form == "string" else sizes[1].total, node)
                 size = sizes[0].entry
@@ -138,9 +144,10 @@ class _Estimate:
             case "binary" if node.text == "+":
                 size = sizes[0].either(sizes[1], plus=True)
                 self._take(size.length, node)
+            case "binary" if node.text == "in" and not sizes[1].is_named:
+                self._take(sum(each.total for each in sizes), node)
             case "binary":  # equal values are read to the end of the shorter one
-                totals = [each.total for each in sizes]
-                self._take(sum(totals) if node.text == "in" else min(totals), node)
+                self._take(min(each.total for each in sizes), node)
             case "call" | "method":
                 size = self._call(node, sizes)
         return size
@@ -148,7 +155,10 @@ class _Estimate:
     def _loop(self, node: SyntaxNode, bound: Mapping[str, _Size], count: int) -> _Size:
         """Count the steps of a macro: those of its body for each entry."""
         target = self.value(node.parts[0], bound)
-        entries = {each.text: target.entry for each in node.arguments[:count]}
+        entries = {
+            each.text: _NAME if target.is_named and not index else target.entry
+            for index, each in enumerate(node.arguments[:count])
+        }
         before, result = self.steps, target
         self._take(1, node)
         for each in node.arguments[count:]:
@@ -193,8 +203,9 @@ class _Estimate:
     def _compiled(self, node: SyntaxNode) -> int:
         """Return the number of characters of a pattern, as often as they are repeated."""
         pattern = node.arguments[-1]
-        is_raw = pattern.text[:1] in "rR"
-        if pattern.form != "string" or (not is_raw and _HIDDEN.search(pattern.text)):
+        if pattern.form != "string" or (
+            pattern.text[0] not in "rR" and _HIDDEN.search(pattern.text)
+        ):
             self._refuse(
                 r"found a pattern that is computed or has \x, \u or \0, expected a plain string "
                 "literal",
@@ -204,8 +215,8 @@ class _Estimate:
         for group, *numbers in _REPETITION.findall(pattern.text):
             times = max(int(number or 1) for number in numbers)
             once, again = (once, again * times) if group else (max(once, times), again)
-        classes = pattern.text.count(r"\p") + pattern.text.count(r"\P")
-        return (len(pattern.text) + classes * _UNICODE_CLASS // _CHARACTER) * once * again
+        classes = len(re.findall(r"\\[pP]", pattern.text)) * _UNICODE_CLASS // _CHARACTER
+        return (len(pattern.text) + classes) * once * again
 
     def _take(self, number: int, node: SyntaxNode) -> None:
         self.steps += number

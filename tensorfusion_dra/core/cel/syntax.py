@@ -7,7 +7,7 @@ CEL, such as a reserved word as a name: whether an expression is valid is the li
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
@@ -17,7 +17,7 @@ ATTRIBUTES: Final = "attributes"
 CAPACITY: Final = "capacity"
 MAX_DEPTH: Final = 60
 """Maximum height of a tree. The library reads at most 32 levels."""
-MAX_TOKENS: Final = 600
+MAX_TOKENS: Final = 1_200
 """Maximum of names, literals and operators, which bounds the time to read and check them."""
 OWN_LIMIT: Final = "expected fewer: a limit of this driver"
 """End of an error of an expression that the API server may accept."""
@@ -350,6 +350,42 @@ class _ExpressionParser:
             expression=self._text,
             offset=token.start,
         )
+
+
+def with_empty_domains(expression: str) -> str:
+    """Return the expression with an empty map for each domain that a device lacks.
+
+    Kubernetes' maps of domains have such a default, which counts in no other way; those of the
+    library have none. Example: ``device.attributes["d"]`` becomes
+    ``device.attributes[?"d"].orValue({})``.
+    """
+    edits: list[tuple[int, int, str]] = []
+    nodes, maps = [parse(expression)], set[str]()
+    for node in nodes:
+        is_has = (node.form, node.text) == ("call", "has")
+        nodes += node.parts[0].parts if is_has else node.parts  # it takes a lookup as it is
+        if is_bind(node) and _is_map(node.arguments[1], maps):
+            maps.add(node.arguments[0].text)
+        if is_has and _is_map(node.parts[0].parts[0], maps):
+            edits.append((node.parts[0].parts[0].end, node.parts[0].end, ""))  # always there
+        elif node.form in ("index", "select") and _is_map(node.parts[0], maps):
+            key = node.parts[1].start if node.form == "index" else node.at
+            ending = "))" if node.is_optional else ")"
+            edits.append((node.end, node.end, f".orValue({{}}{ending}"))
+            edits.append(
+                (node.start, node.start, "optional.of(") if node.is_optional else (key, key, "?")
+            )
+    for start, end, text in sorted(edits, reverse=True):
+        expression = f"{expression[:start]}{text}{expression[end:]}"
+    return expression
+
+
+def _is_map(node: SyntaxNode, maps: Collection[str]) -> bool:
+    """Return True for attributes or capacity of a device, or a name that is bound to one."""
+    if node.form == "name":
+        return node.text in maps
+    is_field = node.form == "select" and node.text in (ATTRIBUTES, CAPACITY)
+    return is_field and not node.is_optional and node.parts[0].form == "name"
 
 
 @dataclass(frozen=True, slots=True)

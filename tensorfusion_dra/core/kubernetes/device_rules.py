@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
     too_long,
 )
-from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 MAX_ENTRIES: Final = 32
@@ -67,8 +67,16 @@ def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
             yield too_long(path, MAX_TEXT_BYTES)
 
 
-def capacity_errors(path: str, capacity: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield the rule violations of one capacity's range of requests."""
+def capacity_errors(
+    path: str, capacity: Mapping[str, object], units: Sequence[int] = (NANO, MILLI)
+) -> Iterator[FieldError]:
+    """Yield the rule violations of one capacity's range of requests.
+
+    Args:
+        units: In which amounts with a fraction are computed: whole numbers until Kubernetes 1.36,
+            thousandths from 1.37 on (gate DRAFractionalCapacityRange). By default both, so that
+            every release stores the capacity.
+    """
     policy, path = as_map(capacity.get("requestPolicy")), f"{path}.requestPolicy"
     if policy.get("validRange") is None:
         return
@@ -104,11 +112,24 @@ def capacity_errors(path: str, capacity: Mapping[str, object]) -> Iterator[Field
     for holds, field, value, text in rules:
         if not holds:
             yield invalid(f"{path}.validRange.{field}", str(value), text)
-    if step is None or step.nano <= 0 or low.nano < 0:
+    given = {"default": default, "min": low, "max": high, "step": step}
+    amounts = {field: amount for field, amount in given.items() if amount is not None}
+    has_fraction = any(amount.nano % NANO for amount in amounts.values())
+    finer = {
+        field: amount
+        for field, amount in amounts.items()
+        if has_fraction and MILLI in units and not amount.is_whole(MILLI)
+    }
+    for field, amount in finer.items():
+        text = "value cannot be represented as a milli value"
+        yield invalid(f"{path}.validRange.{field}", str(amount), text)
+    if finer or step is None or step.nano <= 0 or low.nano < 0:
         return
     for amount in (default,) if high is None else (default, high):
-        # Fractions are rounded up first, as Quantity.Value() does in Go.
-        if (amount.ceil() - low.ceil()) % step.ceil() != 0:
+        if any(
+            (amount.ceil(unit) - low.ceil(unit)) % step.ceil(unit)
+            for unit in (units if has_fraction else (NANO,))
+        ):
             text = f"value is not a multiple of a given step ({step}) from ({low})"
             yield invalid(f"{path}.validRange.step", str(amount), text)
 

@@ -11,6 +11,7 @@ from tensorfusion_dra.core.errors import DriverError
 Family = Literal["decimal", "binary", "exponent"]
 
 NANO: Final = 10**9
+MILLI: Final = NANO // 1000
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -67,7 +68,7 @@ class Quantity:
     @classmethod
     def milli(cls, amount: int) -> "Quantity":
         """Return the quantity of a number of thousandths, in decimal notation."""
-        return cls(amount * (NANO // 1000))
+        return cls(amount * MILLI)
 
     @classmethod
     def of_bytes(cls, amount: int) -> "Quantity":
@@ -80,9 +81,17 @@ class Quantity:
     def __sub__(self, other: "Quantity") -> "Quantity":
         return Quantity(self.nano - other.nano, self.family)
 
-    def ceil(self) -> int:
-        """Return the amount as an integer, fractions rounded up as by Go's Quantity.Value()."""
-        return -(-self.nano // NANO)
+    def ceil(self, unit: int = NANO) -> int:
+        """Return the amount as an integer, fractions rounded up, as Quantity.Value() in Go.
+
+        Args:
+            unit: In billionths.
+        """
+        return -(-self.nano // unit)
+
+    def is_whole(self, unit: int) -> bool:
+        """Return True if the amount is a whole number of units, and 64 bits can represent it."""
+        return self.nano % unit == 0 and abs(self.nano // unit) < 2**63
 
     def __str__(self) -> str:
         """Return the canonical form: no fraction digits, the largest suffix that is exact.
@@ -106,12 +115,15 @@ def texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def parse(text: object) -> Quantity:
+def parse(text: object, *, is_capped: bool = True) -> Quantity:
     """Parse a string or a JSON integer into a quantity.
 
     An amount beyond 2**63-1 is capped, and a fraction finer than 10**-9 is rounded away from zero,
-    as in k8s.io/apimachinery/pkg/api/resource. There the cap applies to Ki, Mi, Gi only, but
-    nothing that this driver counts comes near it.
+    as in k8s.io/apimachinery/pkg/api/resource.
+
+    Args:
+        is_capped: False to cap only amounts in Ki, Mi, Gi, as there; by default all are, so that 64
+            bits have room for them.
 
     Raises:
         QuantityError: The value is not a quantity, is longer than 64 characters, or has an
@@ -121,11 +133,11 @@ def parse(text: object) -> Quantity:
         text = str(text) if abs(text) < 10**_MAX_LENGTH else "a number of over 64 digits"
     if not isinstance(text, str):
         raise QuantityError(f"found {type(text).__name__}, expected a quantity such as 16Gi")
-    return _parsed(text)
+    return _parsed(text, is_capped)
 
 
 @functools.lru_cache(maxsize=1024)  # an object has few different ones
-def _parsed(text: str) -> Quantity:
+def _parsed(text: str, is_capped: bool) -> Quantity:
     match = _SHAPE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
         meant = _BYTES.fullmatch(text) if len(text) <= _MAX_LENGTH else None
@@ -151,5 +163,7 @@ def _parsed(text: str) -> Quantity:
         power, factor = exponent - len(fraction), 1
     shift = power + 9
     amount = mantissa * factor * int(10 ** max(0, shift))
-    nano = min(-(-amount // int(10 ** max(0, -shift))), _MAX_NANO)  # rounded up
+    nano = -(-amount // int(10 ** max(0, -shift)))  # rounded up
+    if is_capped or family == "binary":
+        nano = min(nano, _MAX_NANO)
     return Quantity(-nano if match["sign"] == "-" else nano, family)

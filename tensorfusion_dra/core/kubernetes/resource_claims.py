@@ -206,6 +206,19 @@ def results(claim: Mapping[str, Any]) -> list[Json]:
     return objects_at(claim, "status", "allocation", "devices", "results")
 
 
+def negative_amounts(claim: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an error for each negative amount of an allocation, in the words of kube-scheduler."""
+    name = "{namespace}/{name}".format_map(claim["metadata"])
+    for each in results(claim):
+        device = f"{each.get('driver')}/{each.get('pool')}/{each.get('device')}"
+        for key, text in sorted(map_at(each, "consumedCapacity").items()):
+            if quantity.parse(text).nano < 0:
+                yield (
+                    f'claim {name}, device {device}: consumed capacity "{key}" must not be '
+                    f"negative, got {text}"
+                )
+
+
 def containers_with_paths(pod: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every container with its path, init containers first."""
     for kind in ("initContainers", "containers"):

@@ -149,6 +149,10 @@ PARTS = [
     claim_for_a_part({"driver": DRIVER, "adminAccess": True}),
 ]
 
+NEGATIVE = claim_for_a_part(
+    {"driver": "n", "pool": "p", "device": "d", "consumedCapacity": {"cores": "-2", "vram": "1"}}
+)
+
 SELECTS = f'device.driver == "{DRIVER}"'
 
 
@@ -218,6 +222,16 @@ TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
         ),
         (kubernetes.allocations, {CLAIMS: {"items": PARTS}}, [OK]),
         (kubernetes.allocations, {CLAIMS: {"items": PARTS[1:]}}, []),
+        (
+            kubernetes.allocations,
+            {CLAIMS: {"items": [NEGATIVE]}, **of_version("v1.38.0")},
+            [(Level.PROBLEM, "no pod with claims is scheduled")],
+        ),
+        (
+            kubernetes.allocations,
+            {CLAIMS: {"items": [NEGATIVE]}, **of_version("v1.37.2")},
+            [(Level.WARNING, 'device n/p/d: consumed capacity "cores" must not be negative')],
+        ),
         (
             kubernetes.multi_gpu,
             several("v1.35.6", 4),

@@ -423,7 +423,7 @@ def test_term_can_be_evaluated_alone_even_under_a_binding() -> None:
         (f'{A}["model"] == "A"', [("attributes", names.DRIVER, "model")]),
         (f'{A}.?model.orValue("") == "A"', [("attributes", names.DRIVER, "model")]),
         (f'"model" in {A}', [("attributes", names.DRIVER, "model")]),
-        (f"has({C}.vram) && {C}.vram.sign() > 0", [("capacity", names.DRIVER, "vram")]),
+        (f"has({C}.vram) && sign({C}.vram) > 0", [("capacity", names.DRIVER, "vram")]),
         (
             f"cel.bind(a, {A}, cel.bind(b, a, a.model == b.qos))",
             [("attributes", names.DRIVER, "model"), ("attributes", names.DRIVER, "qos")],

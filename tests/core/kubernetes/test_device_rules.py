@@ -62,9 +62,9 @@ ATTRIBUTES: tuple[Json, ...] = (
         device_with_range(min="-5"),
         device_with_range(min="0", step="5", max="20"),
         device_with_range("0.5", min="0.4"),
-        # Fractions are rounded up first: 0.5 to 1, and then (10 - 1) is a multiple of 1.
-        device_with_range(min="0.5", step="1"),
+        device_with_range(min="0.5", step="0.5"),
         device_with_range(min="0", step="0.5"),
+        device_with_range(min="0", step="2.5", max="12.5"),
         device_with_policy("1Gi", default="1Gi", validRange={"min": "1Mi", "step": "1Mi"}),
     ],
 )
@@ -181,6 +181,14 @@ def test_malformed_or_too_many_names_attributes_and_taints_are_refused(
             '.validRange.step: Invalid value: "21": value is not a multiple of a given step (5)',
         ),
         (
+            device_with_range(min="0.5", step="1"),
+            '.validRange.step: Invalid value: "10": value is not a multiple of a given step (1)',
+        ),
+        (
+            device_with_range("0.0005", min="0"),
+            '.validRange.default: Invalid value: "500u": value cannot be represented as a milli',
+        ),
+        (
             device_with_range(min="1", step="0"),
             '.validRange.step: Invalid value: "0": must be greater than zero',
         ),
@@ -199,6 +207,22 @@ def test_malformed_request_policy_is_refused(broken: Json, violation: str) -> No
 
     expected = f"capacity[vram].requestPolicy{violation}"
     assert any(text.startswith(expected) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"min": "0", "step": "2.5", "default": "10"}, 1),  # 10 is no multiple of 3
+        ({"min": "0.5", "step": "1", "default": "10"}, 1),  # 9.5 is none of 1
+        ({"min": "0", "step": "0.5", "default": "10"}, 0),
+        ({"min": "0", "step": "3", "default": "10"}, 1),
+    ],
+)
+def test_capacity_of_a_package_is_one_that_each_release_stores(fields: Json, refused: int) -> None:
+    default = fields.pop("default")
+    entry = {"value": "100", "requestPolicy": {"default": default, "validRange": fields}}
+
+    assert len([*device_rules.capacity_errors("capacity", entry)]) == refused
 
 
 (PUBLISHED,) = published_devices(gpu())

@@ -343,10 +343,9 @@ def with_device(**fields: object) -> Json:
                     {"default": "2", "validValues": ["2", "1"]},
                     '.validValues[1]: Invalid value: "1": values must be sorted in ascending order',
                 ),
-                # Duplicates are found among whole numbers: fractions are rounded up first.
                 (
-                    {"default": "1500m", "validValues": ["1.1", "1.5"]},
-                    '.validValues[1]: Duplicate value: "2"',
+                    {"default": "1500m", "validValues": ["1.1", "1.5", "1500m"]},
+                    '.validValues[2]: Duplicate value: "1.5"',
                 ),
                 (
                     {"default": "200", "validValues": ["200"]},
