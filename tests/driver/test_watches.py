@@ -662,7 +662,7 @@ def test_idle_compute_that_is_lent_is_shown_at_most_once_a_minute(cards: Cards) 
 
 
 def test_claims_that_work_are_those_whose_kernels_ran(cards: Cards) -> None:
-    assert cards.watch.working() == frozenset()
+    assert cards.watch.working() is None
     container = Container(pod_uid=POD.uid, id="4f" * 32)
     busy = GpuProcess(pid=7, vram_bytes=0, sm_percent=3, container=container)
     for process, expected in ((busy, {TWO_CARDS.ref.uid}), (replace(busy, sm_percent=0), set())):
@@ -670,6 +670,12 @@ def test_claims_that_work_are_those_whose_kernels_ran(cards: Cards) -> None:
         cards.check()
 
         assert cards.watch.working() == expected
+
+    cards.seconds += 3 * use_watch.CHECK_SECONDS + 1
+    assert cards.watch.working() is None
+    cards.cards = {"GPU-0": []}  # the other one says nothing
+    cards.check()
+    assert cards.watch.working() == {TWO_CARDS.ref.uid}
 
 
 def test_share_is_over_its_limit_after_two_readings_in_a_row(cards: Cards) -> None:
@@ -793,7 +799,7 @@ def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> 
 def test_claim_works_while_its_kernels_are_seen_which_may_be_unknown(
     cards: Cards, sm_percent: int, reason: str, expected: set[str] | None
 ) -> None:
-    assert cards.watch.working() == set()
+    assert cards.watch.working() is None
     of = Container(pod_uid=POD.uid, id="4f" * 32)
     process = GpuProcess(pid=7, vram_bytes=GIB, container=of, name="python", sm_percent=sm_percent)
     cards.cards = {"GPU-0": [], "GPU-1": [process]}

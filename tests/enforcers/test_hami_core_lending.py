@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final
 
 import pytest
@@ -21,6 +21,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.enforcers.hami_core import cache, lending
 from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
 from tensorfusion_dra.enforcers.hami_core.lending import (
@@ -28,6 +29,7 @@ from tensorfusion_dra.enforcers.hami_core.lending import (
     ROUND_SECONDS,
     ClaimFolders,
     LendingLoop,
+    WriteBudget,
 )
 from tensorfusion_dra.enforcers.patience import node_lock
 from tests.support import enforcer_files
@@ -461,18 +463,47 @@ def full_file(path: Path) -> None:
     path.write_bytes(enforcer_files.hami_cache([limit(100, 80)] * 16, switch=0))
 
 
-@pytest.mark.parametrize("size", [0, 1, 1_700, 2_008_899, 2_008_903, 2_008_919])
+@pytest.mark.parametrize("size", [0, 1, 1_700, 2_008_899, 2_008_903])
 def test_short_file_stays_as_it_is(node: Node, size: int) -> None:
     node.add(A, switch=0)
     os.truncate(node.path(A), size)
     before = node.path(A).read_bytes()
 
     node.settle()
-    cache.set_memory_limits(str(node.path(A)), [GIB] * 16)
-    with node.path(A).open("r+b") as file:
-        cache.switch_compute_limits(file.fileno(), on=True)
 
     assert node.path(A).read_bytes() == before
+    with node.path(A).open("r+b") as file, pytest.raises(OSError, match="too short"):
+        written_files.write(file.fileno(), b"1234", max(0, size - 3))
+    assert node.path(A).read_bytes() == before
+
+
+def test_writers_that_hold_a_files_lock_stop_nobody(node: Node) -> None:
+    """A tenant that writes its file all the time has its lock nearly always."""
+    node.add(A)
+    stopped, writes = Event(), Counter[str]()
+    big = bytes(64 << 20)
+
+    def write_for_ever() -> None:
+        with node.path(A).open("r+b") as file:
+            while not stopped.is_set():
+                os.pwrite(file.fileno(), big, 4 << 20)
+                writes["tenant"] += 1
+
+    tenants = [Thread(target=write_for_ever) for _ in range(8)]
+    for tenant in tenants:
+        tenant.start()
+    try:
+        with node.path(A).open("r+b") as file:
+            while writes["tenant"] < 8:
+                written_files.write(file.fileno(), OFF, SWITCH.start)
+                writes["host"] += 1
+    finally:
+        stopped.set()
+        for tenant in tenants:
+            tenant.join()
+
+    # Behind the lock, the host would have written about once for every eight of the tenant.
+    assert writes["host"] > writes["tenant"]
 
 
 def test_file_that_is_cut_while_it_is_lifted_is_not_extended(node: Node) -> None:
@@ -628,16 +659,18 @@ def test_tenant_that_was_never_lent_memory_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("processes", [1, 65])
-def test_tenant_that_forges_its_use_has_at_most_what_it_may_ever_be_lent(
+def test_tenant_that_forges_its_use_has_at_most_what_was_lent_to_it(
     node: Node, processes: int
 ) -> None:
-    a = claim("a", share(vram=20, wants=60))
+    a = claim("a", share(vram=60, wants=60))
     node.add(a, B)
+    node.round()
     node.write(a, MEMORY_LIMITS, struct.pack("<16Q", *[80 * GIB] * 16))
     node.use_memory(a, 80)
     node.write(a, PROCESSES, processes.to_bytes(4, "little"))
+    node.claims[0] = claim("a", share(vram=20, wants=60))
     node.round()
-    assert max(node.limits(a)) == 60
+    assert node.limits(a) == [60] + [20] * 15
 
     with pytest.raises(RetryableError, match="team-a/a using more memory"):
         node.hami.apply(B, lambda: node.claims, NEVER)
@@ -645,6 +678,102 @@ def test_tenant_that_forges_its_use_has_at_most_what_it_may_ever_be_lent(
     node.write(a, PROCESSES, b"\1\0\0\0")
     node.hami.apply(B, lambda: node.claims, NEVER)
     assert node.limits(a) == [20] * 16
+
+
+@pytest.mark.parametrize("card", [0, 15])
+def test_claim_that_wants_memory_and_was_lent_none_keeps_nobody_waiting(
+    node: Node, card: int
+) -> None:
+    a = claim("a", share(vram=20, wants=80))
+    node.add(a, B)
+    node.round()
+    at = USED.start + 64 * card
+    node.write(a, slice(at, at + 8), (60 * GIB).to_bytes(8, "little"))
+
+    node.hami.apply(B, lambda: node.claims, NEVER)
+
+    assert node.limits(a) == [20] * 16
+
+
+def unreadable_content(path: Path) -> None:
+    path.write_bytes(b"none")
+
+
+def other_version(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[VERSION] = b"\1\0\0\0"
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("hide", [Path.unlink, unreadable_content, other_version])
+@pytest.mark.parametrize(("lent", "waits"), [(60, True), (20, False)])
+def test_hidden_file_counts_as_using_what_was_lent_and_no_more(
+    node: Node, hide: Callable[[Path], object], *, lent: int, waits: bool
+) -> None:
+    a = claim("a", share(vram=lent, wants=60))
+    b = claim("b", share(vram=20, wants=60))
+    node.add(a, b)
+    node.round()
+    hide(node.path(a))
+    node.claims = [claim("a", share(vram=20, wants=60)), claim("b", share(vram=60, wants=60))]
+
+    # Also after a restart.
+    for hami in (node.hami, HamiCore(library=node.hami.library, root=node.hami.root)):
+        if waits:
+            with pytest.raises(RetryableError, match="using more memory"):
+                hami.apply(node.claims[1], lambda: node.claims, NEVER)
+        else:
+            hami.apply(node.claims[1], lambda: node.claims, NEVER)
+        assert node.limits(b)[0] == (20 if waits else 60)
+
+
+def test_limit_is_never_below_use_whatever_the_claim_wants_by_now(node: Node) -> None:
+    """A change of the wanted limit, or of the node's rules, as a restart finds it."""
+    node.add(a := claim("a", share(vram=60, wants=60)))
+    node.round()
+    node.use_memory(a, 55)
+    node.claims = [claim("a", share(vram=30, wants=30))]
+    node.folders = ClaimFolders(node.hami.root)
+    node.loop = node.new_loop()
+
+    node.round()
+    assert node.limits(a)[0] == 55
+
+    node.use_memory(a, 10)
+    node.round()
+    assert node.limits(a) == [30] * 16
+
+
+def test_files_that_a_tenant_replaces_are_written_only_so_often(node: Node) -> None:
+    """Each written page may count against the memory of this process."""
+    budget = WriteBudget(clock=lambda: node.seconds)
+    assert [budget.take("a") for _ in range(WriteBudget.MAX + 1)] == [True] * 64 + [False]
+    node.seconds += 60
+    assert [budget.take("a"), budget.take("a"), budget.take("b")] == [True, False, True]
+    budget.renew("a")
+    assert budget.take("a")
+
+    node.add(A, B)
+    node.observed = {"uid-a", "uid-b"}  # nothing is lent
+    written = 0
+    for number in range(WriteBudget.MAX + 10):
+        node.path(A).rename(node.path(A).with_name(str(number)))
+        node.add(A, switch=0)
+        node.round()
+        written += node.read(A, SWITCH) == ON
+    assert WriteBudget.MAX - 2 <= written <= WriteBudget.MAX + 1
+
+
+def test_nothing_is_said_to_be_lent_that_is_not(node: Node) -> None:
+    node.add(A, B)
+    assert node.settle(A) == {"a"}
+    node.path(A).rename(node.path(A).with_name("kept"))
+    node.round()
+    assert node.hami.raised() == {}
+
+    node.add(A)
+    assert node.round(A) == {"a"}
+    assert node.hami.raised() == {"uid-a": 100}
 
 
 # Starts, stops and two instances
@@ -751,16 +880,15 @@ def test_file_is_recorded_from_before_it_is_lifted_until_after_it_is_limited(
     a = claim("a", share(), share(1, request="second"))
     node.add(a, B)
     seen = []
-    write = os.pwrite
+    write = written_files.write
 
-    def pwrite(descriptor: int, content: bytes, offset: int) -> int:
+    def noted(descriptor: int, content: bytes, at: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         before = path in node.folders.lifted_files()
-        written = write(descriptor, content, offset)
+        write(descriptor, content, at)
         seen.append((Path(path).name, content, before, path in node.folders.lifted_files()))
-        return written
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(written_files, "write", noted)
     for working in ([a], [a], [B]):
         node.observed = {each.ref.uid for each in working}
         node.seconds += IDLE_SECONDS
@@ -855,17 +983,24 @@ def test_limit_of_zero_which_is_none_is_replaced_also_while_nothing_is_raised(no
     assert (node.limits(a)[0], node.limits(B)) == (55, [20] * 16)
 
 
-def test_limit_follows_what_was_allocated_while_it_was_lowered(node: Node) -> None:
+def test_limit_follows_what_was_allocated_while_it_was_lowered(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = claim("a", share(vram=60, wants=60))
     node.add(a)
     node.round()
     node.use_memory(a, 30)
     node.claims = [claim("a", share(vram=20, wants=60))]
-    node.round()
-    assert node.limits(a)[0] == 30
+    write = written_files.write
 
-    node.use_memory(a, 35)
+    def after_an_allocation(descriptor: int, content: bytes, at: int) -> None:
+        if node.limits(a)[0] == 60:
+            node.use_memory(a, 35)
+        write(descriptor, content, at)
+
+    monkeypatch.setattr(written_files, "write", after_an_allocation)
     node.round()
+
     assert node.limits(a)[0] == 35
 
 
@@ -877,14 +1012,13 @@ def test_no_limit_is_raised_before_another_one_is_lowered(
     node.round()
     node.claims = [claim("a", share(vram=60, wants=60)), claim("b", share(vram=20, wants=60))]
     totals = []
-    write = os.pwrite
+    write = written_files.write
 
-    def pwrite(descriptor: int, content: bytes, offset: int) -> int:
-        written = write(descriptor, content, offset)
+    def noted(descriptor: int, content: bytes, at: int) -> None:
+        write(descriptor, content, at)
         totals.append(node.limits(a)[0] + node.limits(b)[0])
-        return written
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(written_files, "write", noted)
     node.round()
 
     assert totals == [40, 80]
@@ -968,9 +1102,9 @@ def test_a_round_needs_few_system_calls_a_file(node: Node, monkeypatch: pytest.M
 
         return count
 
-    for name in ("open", "fstat", "stat", "pread", "pwrite", "close", "rename", "scandir"):
+    for name in ("open", "fstat", "stat", "pread", "preadv", "close", "rename", "scandir"):
         monkeypatch.setattr(os, name, counted(name))
     node.loop.check()
 
-    assert counts["pwrite"] == counts["rename"] == counts["scandir"] == 0
+    assert counts["preadv"] == counts["rename"] == counts["scandir"] == 0
     assert sum(counts.values()) <= 10 * len(claims) + 10, counts

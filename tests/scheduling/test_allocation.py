@@ -858,7 +858,7 @@ def test_claims_filled_for_both_kinds_of_amounts_fill_cards_of_both_kinds() -> N
     ) == {(cards[1].uuid.lower(), "virtual_tflops"): 3, (cards[0].uuid.lower(), "tflops"): 2}
 
 
-OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}
+OWN_TAINT = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}
 ADDED = {"key": "maintenance", "value": "tonight", "effect": "NoExecute"}
 
 
@@ -889,12 +889,12 @@ def test_a_rule_taints_what_all_of_its_criteria_select(
     rules: list[Json], added: dict[str, int]
 ) -> None:
     slices = [published("one", "a", "b"), published("two", "c")]
-    slices[0]["spec"]["devices"][0]["taints"] = [OWN]
+    slices[0]["spec"]["devices"][0]["taints"] = [OWN_TAINT]
     before = copy.deepcopy(slices)
 
     found = [device for each in with_rules(rules, slices) for device in each["spec"]["devices"]]
 
-    own = {"a": [OWN]}
+    own = {"a": [OWN_TAINT]}
     expected = {name: own.get(name, []) + [ADDED] * added.get(name, 0) for name in "abc"}
     assert {device["name"]: device.get("taints", []) for device in found} == expected
     assert slices == before, "the slices stay as they are"
