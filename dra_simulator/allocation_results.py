@@ -35,7 +35,7 @@ def _result_of(claim: Document, picks: Sequence[Pick], found: Cluster, *, node_n
     if config:
         devices["config"] = config
     result: Json = {"devices": devices}
-    selector = _node_selector(picks, found, node_name)
+    selector = _node_selector(picks, node_name)
     if selector is not None:
         result["nodeSelector"] = selector
     return result
@@ -48,6 +48,9 @@ def _device_result(pick: Pick) -> Json:
         result["adminAccess"] = True
     if pick.wanted.tolerations:
         result["tolerations"] = [dict(toleration) for toleration in pick.wanted.tolerations]
+    if pick.device.conditions:
+        result["bindingConditions"] = list(pick.device.conditions)
+        result["bindingFailureConditions"] = list(pick.device.failures)
     if pick.consumed is not None:
         result["shareID"] = str(uuid.uuid4())
         if pick.consumed:
@@ -85,15 +88,14 @@ def _config(
     return found
 
 
-def _node_selector(picks: Sequence[Pick], found: Cluster, node_name: str) -> Json | None:
+def _node_selector(picks: Sequence[Pick], node_name: str) -> Json | None:
     """Return the selector of the nodes that can reach the devices; None if all nodes can."""
-    slice_of = {device.id: each for each in found.slices for device in each.devices}
     term: Json = {}
-    for pick in picks:
-        if slice_of[pick.device.id].node_name:
+    for device in (pick.device for pick in picks):
+        if device.node_name or device.binds_to_node:
             name = {"key": "metadata.name", "operator": "In", "values": [node_name]}
             return {"nodeSelectorTerms": [{"matchFields": [name]}]}
-        for wider in (slice_of[pick.device.id].node_selector or {}).get("nodeSelectorTerms") or ():
+        for wider in (device.node_selector or {}).get("nodeSelectorTerms") or ():
             for kind in ("matchFields", "matchExpressions"):
                 every = term.setdefault(kind, [])
                 every += [entry for entry in wider.get(kind) or () if entry not in every]

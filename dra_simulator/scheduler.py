@@ -1,7 +1,8 @@
 """Scheduler that binds pods to nodes and allocates devices to their claims.
 
 Source: pkg/scheduler/framework/plugins/dynamicresources, release 1.37. Of everything else that
-kube-scheduler considers, this one has only spec.nodeName, spec.unschedulable and nodeSelector.
+kube-scheduler considers, this one has only spec.nodeName, spec.unschedulable and nodeSelector. It
+waits for binding conditions, but neither for some time only nor for the failure conditions.
 """
 
 import itertools
@@ -14,11 +15,14 @@ from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.scheduling import allocation, devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 
 Document = Mapping[str, Any]
 
+SIMULATED: Final = 37
+"""Minor version of Kubernetes that the simulator follows."""
 _MAX_CONSUMERS: Final = 256
 _SHOWN_DEVICES: Final = 4
 
@@ -44,8 +48,12 @@ class _Snapshot:
 class Scheduler(LoopComponent):
     """Scheduler of every pending pod, whatever its schedulerName, in the order of creation."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, release: int = SIMULATED) -> None:
+        """Args:
+        release: Minor version of Kubernetes by whose rules devices are allocated.
+        """
         self._client: Final = Client(url)
+        self._release: Final = release
         self._recorder: Final = Recorder(self._client, "default-scheduler")
         self._arrivals: Final[dict[str, int]] = {}
         watched = [
@@ -93,7 +101,7 @@ class Scheduler(LoopComponent):
             return
         try:
             claims = _claims(pod, names, snapshot)
-            node, allocations = _placement(pod, claims, snapshot)
+            node, allocations = _placement(pod, claims, snapshot, self._release)
         except _UnschedulableError as error:
             self._mark_unschedulable(pod, "Unschedulable", str(error))
             return
@@ -104,6 +112,12 @@ class Scheduler(LoopComponent):
         for claim in claims:
             found = allocations.get(podclaims.uid(claim))
             self._reserve(claim, pod, allocated=found, snapshot=snapshot)
+        written = (snapshot.claims[pod["metadata"]["namespace"], name] for name in names)
+        if any([*resource_claims.pending_conditions(claim)] for claim in written):
+            if allocations:
+                text = f"waiting for binding conditions for device on node {node}"
+                self._recorder.record(pod, "BindingConditionsPending", text, warning=False)
+            return
         self._client.bind(pod, node)
         message = f"Successfully assigned {podclaims.text(pod)} to {node}"
         self._recorder.record(pod, "Scheduled", message, warning=False)
@@ -167,7 +181,7 @@ def _claims(pod: Document, names: Sequence[str], snapshot: _Snapshot) -> list[Js
 
 
 def _placement(
-    pod: Document, claims: Sequence[Json], snapshot: _Snapshot
+    pod: Document, claims: Sequence[Json], snapshot: _Snapshot, release: int
 ) -> tuple[str, dict[str, Json]]:
     """Return the first node that fits, and the new allocations by the claims' UID.
 
@@ -177,7 +191,10 @@ def _placement(
     """
     waiting = [claim for claim in claims if not (claim.get("status") or {}).get("allocation")]
     cluster = allocation.cluster(
-        slices=snapshot.slices, classes=snapshot.classes, claims=snapshot.claims.values()
+        slices=snapshot.slices,
+        classes=snapshot.classes,
+        claims=snapshot.claims.values(),
+        release=release,
     )
     reasons: dict[str, int] = {}
     rejected: dict[str, str] = {}

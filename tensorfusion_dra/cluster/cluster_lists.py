@@ -31,11 +31,15 @@ class ClusterLists:
         unreadable: What could not be read for want of a permission, as texts.
     """
 
-    def __init__(self, api: Api, *, wait_seconds: float = READ_SECONDS) -> None:
+    def __init__(
+        self, api: Api, *, wait_seconds: float = READ_SECONDS, release: int | None = None
+    ) -> None:
         """Args:
         wait_seconds: For each request.
+        release: Minor version to assume; None for that of the cluster.
         """
         self.api: Final = api
+        self._release: Final = release
         self._wait_seconds: Final = wait_seconds
         self.unreadable: Final[list[str]] = []
 
@@ -48,14 +52,22 @@ class ClusterLists:
         return self.items(resource_path("resourceclaims"))
 
     @cached_property
+    def _versions(self) -> dict[str, Any]:
+        return self.find("/version") or {}
+
+    @property
     def version(self) -> str:
         """The API server's version, such as v1.36.2; "" if it does not say."""
-        return str((self.find("/version") or {}).get("gitVersion", ""))
+        return str(self._versions.get("gitVersion", ""))
 
     @property
     def minor_version(self) -> int | None:
-        """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return minor_version(self.version)
+        """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1.
+
+        While a cluster is upgraded, a newer API server may emulate the version before.
+        """
+        emulated = self._versions.get("emulationMinor")
+        return self._release or minor_version(f"1.{emulated}" if emulated else self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37.

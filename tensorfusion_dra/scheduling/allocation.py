@@ -14,8 +14,7 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.37,
-without counters. It does not wait for binding conditions. What depends on the release is in
-releases.py.
+without counters and derived attributes. What depends on the release is in releases.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -170,7 +169,8 @@ class _Constraint:
         text: Name of the constraint in the reason why a device was rejected.
     """
 
-    def __init__(self, entry: Mapping[str, Any], release: int) -> None:
+    def __init__(self, entry: Mapping[str, Any], claim: str, release: int) -> None:
+        self._claim: Final = claim
         self._is_match: Final = entry.get("matchAttribute") is not None
         kind = "matchAttribute" if self._is_match else "distinctAttribute"
         self._attribute: Final[str] = entry[kind]
@@ -192,10 +192,13 @@ class _Constraint:
         is_list = value is not None and isinstance(value.value, tuple)
         if is_list and self._release >= releases.ODD_ATTRIBUTES:
             raise SchedulingError(
-                f"device {device.id}: unsupported attribute value for {self._attribute}"
+                f"claim {self._claim}, request {wanted.name}: device {device.id}: unsupported "
+                f"attribute value for {self._attribute}"
             )
         if value is None or value.kind == "unsupported" or (is_list and self._values):
             return False
+        if value.kind == "version" and self._release >= releases.SAME_BUILD:
+            value = Attribute("version", str(value.value).partition("+")[0])
         if any((value == other) != self._is_match for other in self._values.values()):
             return False
         self._values[wanted.main if self._keeps_latest else len(self._values)] = value
@@ -245,7 +248,8 @@ class _Search:
         self._tried: Final[dict[DeviceId, set[int]]] = {}
         self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
         self._constraints: Final[list[list[_Constraint]]] = [
-            [_Constraint(each, release) for each in claim.constraints] for claim in claims
+            [_Constraint(each, claim.text, release) for each in claim.constraints]
+            for claim in claims
         ]
         self._steps = 0
 
@@ -271,6 +275,11 @@ class _Search:
 
     def _size(self, claim: int, wanted: Wanted) -> int:
         """Return the number of devices of a request; find them first if it requests all."""
+        if wanted.derives_attributes and self._release >= releases.DERIVED:
+            raise SchedulingError(
+                f"claim {self._claims[claim].text}, request {wanted.name}: cannot handle request "
+                "with derived attributes, the feature is disabled"
+            )
         if wanted.device_class not in self._classes:
             raise SchedulingError(
                 f"request {wanted.name}: device class {wanted.device_class} does not exist"
@@ -280,10 +289,13 @@ class _Search:
         for pool in self._pools:
             if pool.reason:
                 state = "being updated" if pool.is_incomplete else "invalid"
-                raise SchedulingError(
+                text = (
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
+                if self._release >= releases.ALL_ON_NODE:
+                    raise NoFitError(text, {str(pool): pool.reason})
+                raise SchedulingError(text)
         usage = self._usage if self._release < releases.ALL_NEED_ROOM else Usage()
         found = [
             device
@@ -392,9 +404,7 @@ class _Search:
             return None
 
         amounts = (
-            devices.consumed(wanted.amounts, device.capacity, self._release)
-            if device.is_shared
-            else None
+            devices.consumed(wanted.amounts, device, self._release) if device.is_shared else None
         )
         self._picks[place.claim].append(Pick(wanted=wanted, device=device, consumed=amounts))
         if amounts is None:
@@ -418,16 +428,19 @@ class _Search:
         tried = self._tried.get(device.id, set())
         if wanted.is_admin:
             return "in use by the same claim" if claim in tried else None
-        return "in use" if tried or self._usage.is_exclusive(device.id) else None
+        has_share = (
+            self._release >= releases.EXCLUSIVE
+            and not device.is_shared
+            and self._usage.is_shared(device.id)
+        )
+        return "in use" if tried or has_share or self._usage.is_exclusive(device.id) else None
 
     def _short(
         self, claim: int, wanted: Wanted, device: PublishedDevice, usage: Usage
     ) -> str | None:
         """Return why the device lacks capacity beside this usage; None if it does not."""
         try:
-            short = devices.shortage(
-                wanted.amounts, device.capacity, usage.taken(device.id), self._release
-            )
+            short = devices.shortage(wanted.amounts, device, usage.taken(device.id), self._release)
         except SchedulingError as error:
             raise SchedulingError(
                 f"claim {self._claims[claim].text}, request {wanted.name}: checking capacity for "

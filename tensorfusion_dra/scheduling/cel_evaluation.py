@@ -270,7 +270,7 @@ _FUNCTIONS: Final = (
 
 NOT_COVERED: Final = frozenset(
     {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "format"}
-    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne"}
+    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne", "includes"}
     | {"all", "exists", "transformList", "transformMap", "transformMapEntry"}
 )
 """Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
@@ -365,17 +365,14 @@ class Selector:
             raise CelRunError(_kubernetes_error(str(result.value())))
         if kind != cel.Type.BOOL:
             name = kind.name().lower()
-            raise CelRunError(
-                f"CEL result of type {name} could not be converted to bool: unsupported native "
-                f"conversion from {name} to 'bool'"
-            )
+            raise CelRunError(f"CEL result of type {name} could not be converted to bool")
         return bool(result.value())
 
 
 def _by_domain(driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Return the values by domain and id."""
     domains: dict[str, dict[str, object]] = {}
-    for name, value in values.items():
+    for name, value in sorted(values.items(), key=lambda entry: "/" in entry[0]):
         domain, slash, short = name.partition("/")
         domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
     return domains

@@ -7,7 +7,7 @@ What depends on the release is in releases.py.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -104,6 +104,11 @@ class PublishedDevice:
         is_shared: The device may be allocated several times (allowMultipleAllocations).
         uses_counters: The device consumes shared counters, which this allocator does not support.
             Such a device is never allocated, as by a scheduler with that feature off.
+        conditions, failures: Conditions of the claim's status that the scheduler waits for before
+            it binds a pod, and those for which it gives up (KEP-5007).
+        binds_to_node: A claim with the device can be used on one node only.
+        node_name, all_nodes, node_selector: Nodes that reach the device; those of its slice unless
+            that has perDeviceNodeSelection.
     """
 
     id: DeviceId
@@ -112,6 +117,12 @@ class PublishedDevice:
     is_shared: bool = False
     taints: tuple[PublishedTaint, ...] = ()
     uses_counters: bool = False
+    conditions: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    binds_to_node: bool = False
+    node_name: str = ""
+    all_nodes: bool = False
+    node_selector: Document | None = None
 
     @property
     def is_tainted(self) -> bool:
@@ -138,6 +149,7 @@ class PublishedSlice:
         expected_slices: Number of slices that the pool has in this generation.
         node_name: "" unless the slice belongs to one node.
         node_selector: Selects the nodes of the slice; None without a nodeSelector.
+        is_per_device: Each device says which nodes reach it.
         is_supported: False if the slice uses features that this allocator does not support.
     """
 
@@ -150,6 +162,7 @@ class PublishedSlice:
     node_name: str = ""
     all_nodes: bool = False
     node_selector: Document | None = None
+    is_per_device: bool = False
     is_supported: bool = True
 
 
@@ -165,13 +178,18 @@ def slice_of(document: Document) -> PublishedSlice:
         generation=pool.get("generation", 0),
         expected_slices=pool["resourceSliceCount"],
         devices=tuple(
-            _device(DeviceId(driver, pool_name, device["name"]), device)
+            _device(
+                DeviceId(driver, pool_name, device["name"]),
+                device,
+                device if spec.get("perDeviceNodeSelection") else spec,
+            )
             for device in spec.get("devices") or ()
         ),
         node_name=spec.get("nodeName") or "",
         all_nodes=bool(spec.get("allNodes")),
         node_selector=spec.get("nodeSelector"),
-        is_supported=not spec.get("perDeviceNodeSelection") and not spec.get("sharedCounters"),
+        is_per_device=bool(spec.get("perDeviceNodeSelection")),
+        is_supported=not spec.get("sharedCounters"),
     )
 
 
@@ -186,7 +204,12 @@ def newest(slices: Iterable[PublishedSlice]) -> Iterator[PublishedDevice]:
         yield from sorted(chain.from_iterable(current), key=lambda device: device.id)
 
 
-def _device(identity: DeviceId, device: Document) -> PublishedDevice:
+def _device(identity: DeviceId, device: Document, selection: Document) -> PublishedDevice:
+    """Parse a device.
+
+    Args:
+        selection: The device or its slice, which has the fields that select nodes.
+    """
     return PublishedDevice(
         id=identity,
         attributes={
@@ -204,6 +227,12 @@ def _device(identity: DeviceId, device: Document) -> PublishedDevice:
             for taint in device.get("taints") or ()
         ),
         uses_counters=bool(device.get("consumesCounters")),
+        conditions=tuple(device.get("bindingConditions") or ()),
+        failures=tuple(device.get("bindingFailureConditions") or ()),
+        binds_to_node=bool(device.get("bindsToNode")),
+        node_name=selection.get("nodeName") or "",
+        all_nodes=bool(selection.get("allNodes")),
+        node_selector=selection.get("nodeSelector"),
     )
 
 
@@ -279,12 +308,19 @@ class Pool:
     reason: str = ""
     is_incomplete: bool = False
 
+    @property
+    def has_conditions(self) -> bool:
+        """Return True if the scheduler waits for conditions of a device."""
+        return any(device.conditions for device in self.devices)
+
     def __str__(self) -> str:
         return f"{self.driver}/{self.name}"
 
 
 def gather(slices: Sequence[PublishedSlice], node: Document) -> list[Pool]:
     """Return the node's pools in the order in which the search tries them: by driver, then by name.
+
+    Pools with devices that have binding conditions come last.
 
     dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.37.
 
@@ -294,14 +330,13 @@ def gather(slices: Sequence[PublishedSlice], node: Document) -> list[Pool]:
         SchedulingError: The nodeSelector of a slice is malformed.
     """
     newest: dict[tuple[str, str], list[PublishedSlice]] = {}
-    for candidate in slices:
-        is_near = (
-            candidate.node_name == node["metadata"]["name"]
-            if candidate.node_name
-            else candidate.all_nodes or selects_node(candidate.node_selector, node)
-        )
-        if not candidate.is_supported or not is_near:
+    for item in slices:
+        if not item.is_supported:
             continue
+        near = tuple(device for device in item.devices if _reaches(node, device))
+        if not (near if item.is_per_device else _reaches(node, item)):
+            continue
+        candidate = replace(item, devices=near)
         found = newest.setdefault((candidate.driver, candidate.pool), [])
         if found and candidate.generation < found[0].generation:
             continue
@@ -309,7 +344,13 @@ def gather(slices: Sequence[PublishedSlice], node: Document) -> list[Pool]:
             found.clear()
         found.append(candidate)
     pools = filter(None, (_pool(found, slices) for found in newest.values()))
-    return sorted(pools, key=lambda pool: (pool.driver, pool.name))
+    return sorted(pools, key=lambda pool: (pool.has_conditions, pool.driver, pool.name))
+
+
+def _reaches(node: Document, item: PublishedSlice | PublishedDevice) -> bool:
+    if item.node_name:
+        return item.node_name == str(node["metadata"]["name"])
+    return item.all_nodes or selects_node(item.node_selector, node)
 
 
 def selects_node(selector: Document | None, node: Document) -> bool:
@@ -362,6 +403,8 @@ class Wanted:
         main: The request's own name.
         count: Number of devices; None for all that match.
         amounts: Requested amount of each capacity that the request names.
+        derives_attributes: It computes attributes for constraints, which needs a feature gate that
+            is off by default, and which this allocator does not support.
     """
 
     name: str
@@ -372,6 +415,7 @@ class Wanted:
     amounts: Mapping[str, Quantity] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
     is_admin: bool = False
+    derives_attributes: bool = False
 
     def repelling_taint(self, device: PublishedDevice) -> PublishedTaint | None:
         """Return the first taint that keeps the request from the device; None if there is none."""
@@ -452,6 +496,7 @@ def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
         amounts={key: quantity.parse(text, is_capped=False) for key, text in amounts.items()},
         tolerations=tuple(request.get("tolerations") or ()),
         is_admin=bool(request.get("adminAccess")),
+        derives_attributes=bool(request.get("derivedAttributes")),
     )
 
 
@@ -503,14 +548,18 @@ class Usage:
         """Return True if a claim has the device exclusively."""
         return device in self._exclusive
 
+    def is_shared(self, device: DeviceId) -> bool:
+        """Return True if a claim has a share of the device."""
+        return device in self._taken
+
     def taken(self, device: DeviceId) -> Amounts:
         """Return the sum of all shares of the device, by capacity."""
         return self._taken.get(device, {})
 
     def add(self, device: DeviceId, holder: Holder) -> None:
         """Add the holder of a share, or of the whole device."""
-        if holder.amounts is not None:
-            self.take(device, {} if holder.is_admin else holder.amounts)
+        if holder.amounts is not None and not holder.is_admin:
+            self.take(device, holder.amounts)
         elif not holder.is_admin:
             self._exclusive.add(device)
 
@@ -601,9 +650,7 @@ class Rejection:
     beside: str = ""
 
 
-def consumed(
-    requested: Amounts, capacity: Mapping[str, PublishedCapacity], release: int
-) -> dict[str, Quantity]:
+def consumed(requested: Amounts, device: PublishedDevice, release: int) -> dict[str, Quantity]:
     """Return the amount that a request consumes of every capacity of a device.
 
     It consumes the default of a capacity that it does not name, or all of it without a default.
@@ -612,43 +659,61 @@ def consumed(
         release: Minor version of Kubernetes, as everywhere below.
 
     Raises:
-        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
+        SchedulingError: An amount is negative, is requested by two names, or cannot be rounded to
+            the step of its capacity.
     """
     found = {}
-    for name, entry in capacity.items():
-        asked = requested.get(name, Quantity(0))
-        found[name] = _consumed(name, requested.get(name), entry, release)
-        is_refused = asked.nano < 0 and release >= releases.NO_NEGATIVE_REQUEST
+    for name, entry in device.capacity.items():
+        names = _spellings(name, device, release)
+        if name != names[-1] and names[-1] in device.capacity:
+            continue  # published with the driver's domain, too, which wins
+        asked = [requested[each] for each in names if each in requested]
+        if len(asked) > 1:
+            both = f'both as "{names[0]}" and as "{names[-1]}"'
+            raise SchedulingError(f'capacity "{names[0]}" requested {both}')
+        found[name] = _consumed(names[-1], asked[0] if asked else None, entry, release)
+        is_refused = bool(asked) and asked[0].nano < 0 and release >= releases.NO_NEGATIVE_REQUEST
         if is_refused or (found[name].nano < 0 and release >= releases.NO_NEGATIVE_AMOUNT):
-            request = f": request {asked}" if is_refused else ""
-            raise SchedulingError(f'capacity "{name}": capacity value is negative{request}')
+            request = f": request {asked[0]}" if is_refused else ""
+            raise SchedulingError(f'capacity "{names[-1]}": capacity value is negative{request}')
     return found
 
 
+def _spellings(name: str, device: PublishedDevice, release: int) -> tuple[str, ...]:
+    """Return the names of a capacity: that without the driver's domain, and that with it."""
+    short = name.removeprefix(f"{device.id.driver}/")
+    is_own = release >= releases.QUALIFIED and "/" not in short
+    return (short, f"{device.id.driver}/{short}") if is_own else (name,)
+
+
 def shortage(
-    requested: Amounts, capacity: Mapping[str, PublishedCapacity], taken: Amounts, release: int
+    requested: Amounts, device: PublishedDevice, taken: Amounts, release: int
 ) -> Rejection | None:
     """Return the first capacity for which a request does not fit next to the amounts taken.
 
     Its subject is the capacity's name; of several that the device lacks, the first.
 
     Raises:
-        SchedulingError: An amount is negative, or cannot be rounded to the step of its capacity.
+        SchedulingError: An amount is negative, is requested by two names, or cannot be rounded to
+            the step of its capacity.
     """
-    unknown = sorted(requested.keys() - capacity.keys())
+    known = {each for name in device.capacity for each in _spellings(name, device, release)}
+    unknown = sorted(requested.keys() - known)
     if unknown:
         return Rejection(
             cause=Cause.AMOUNT, subject=unknown[0], text=f"has no capacity {', '.join(unknown)}"
         )
-    for name, amount in consumed(requested, capacity, release).items():
-        entry = capacity[name]
+    for name, amount in consumed(requested, device, release).items():
+        entry = device.capacity[name]
         if _violates(amount, entry.policy):
             return Rejection(
                 cause=Cause.AMOUNT,
                 subject=name,
                 text=f"{name} {amount} is not allowed by its requestPolicy",
             )
-        before = taken.get(name, Quantity(0))
+        before = Quantity(0)
+        for each in _spellings(name, device, release):
+            before = taken.get(each, Quantity(0, entry.value.family)) + before
         if before + amount > entry.value:
             return Rejection(
                 cause=Cause.CAPACITY,

@@ -70,9 +70,8 @@ def rejection_of(
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    asked = (wanted.amounts, device.capacity)
-    if short := devices.shortage(*asked, used.taken(device.id), found.release):
-        if devices.shortage(*asked, {}, found.release):
+    if short := devices.shortage(wanted.amounts, device, used.taken(device.id), found.release):
+        if devices.shortage(wanted.amounts, device, {}, found.release):
             beside = ""  # too small even without its other shares and its taint
         return replace(short, text=short.text + beside, beside=beside)
     if taint:
@@ -374,6 +373,8 @@ def _refusal(trial: Trial, node: Document) -> str:
         selector = _allocation(claim).get("nodeSelector")
         if selector is not None and not devices.selects_node(selector, node):
             return f"claim {claim['metadata']['name']} is allocated on another node"
+        if pending := ", ".join(resource_claims.pending_conditions(claim)):
+            return f"claim {claim['metadata']['name']} waits for the condition {pending}"
     return ""
 
 

@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 
+from dra_simulator import podclaims
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
@@ -68,6 +69,27 @@ def test_pod_gets_devices_and_a_node(client: Client) -> None:
     assert claim["status"]["reservedFor"] == [objects.consumer(pod)]
     text = f"Successfully assigned default/a to {NODE}"
     awaited(lambda: events(client) == [("a", "Normal", "Scheduled", text, "default-scheduler")])
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_pod_is_bound_once_its_devices_meet_their_conditions(client: Client) -> None:
+    client.create(NODES, objects.node())
+    conditions = {"bindingConditions": ["up"], "bindingFailureConditions": ["down"]}
+    client.create(SLICES, objects.resource_slice({**objects.device("nic-0"), **conditions}))
+    add_claim_and_pod(client, "a")
+    text = f"waiting for binding conditions for device on node {NODE}"
+    event = ("a", "Normal", "BindingConditionsPending", text, "default-scheduler")
+    awaited(lambda: events(client) == [event])
+    assert not node_of(client, "a")
+
+    claim = client.get(CLAIMS, "a", "default")
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    met = {**podclaims.condition("up", status=True, reason="Up", message="")}
+    of_device = {key: result[key] for key in ("driver", "pool", "device")}
+    claim["status"]["devices"] = [{**of_device, "conditions": [met]}]
+    client.replace_status(CLAIMS, claim)
+
+    awaited(lambda: node_of(client, "a") == NODE)
 
 
 @pytest.mark.usefixtures("gpu")

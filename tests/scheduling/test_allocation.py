@@ -25,8 +25,10 @@ from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling import devices as scheduling_devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import (
+    DeviceId,
     Policy,
     PublishedCapacity,
+    PublishedDevice,
     SchedulingError,
     with_rules,
 )
@@ -54,7 +56,6 @@ from tests.support.objects import (
 from tests.support.tally import examples
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-OWN = f'device.attributes["{DRIVER}"]'
 OPAQUE = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
 CLASSES = [
     device_class("of A100", f'device.attributes["{DRIVER}"].model == "A100"'),
@@ -259,7 +260,11 @@ def outcome(
         ),
         pytest.param([claim(ALL)], [resource_slice()], [], {}, id="all of none"),
         pytest.param(
-            [claim(exactly(count=19, selectors=expressions(f"{OWN}.free")))],
+            [
+                claim(
+                    exactly(count=19, selectors=expressions(f'device.attributes["{DRIVER}"].free'))
+                )
+            ],
             [
                 resource_slice(
                     *(
@@ -302,14 +307,14 @@ def outcome(
             [claim(exactly(capacity={"tflops": "1", "vram": "1.3333Gi"}))],
             SHARED,
             [],
-            checking("gpu-0", NOT_MILLI.format("vram", "1431619973939200u")),
+            checking("gpu-0", NOT_MILLI.format(f"{DRIVER}/vram", "1431619973939200u")),
             id="an amount with a fraction of a thousandth",
         ),
         pytest.param(
             [claim(exactly(capacity={"tflops": "1", "vram": "1e19"}))],
             SHARED,
             [],
-            checking("gpu-0", NOT_MILLI.format("vram", "10e18")),
+            checking("gpu-0", NOT_MILLI.format(f"{DRIVER}/vram", "10e18")),
             id="an amount above 64 bits",
         ),
         pytest.param(
@@ -353,8 +358,7 @@ def outcome(
             [claim(ALL)],
             [resource_slice(device("gpu-0"), count=2)],
             [],
-            "claim default/claim, request gpu: asks for all devices, but resource pool "
-            f"{DRIVER}/node-a is currently being updated",
+            {f"{DRIVER}/node-a": "1 of 2 slices"},
             id="all of a pool that is being updated",
         ),
         pytest.param(
@@ -696,7 +700,7 @@ def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
             exactly(f"r{index}", capacity=capacity, count=count)
             for index, (capacity, count) in enumerate(requests)
         ]
-        with suppress(NoFitError):
+        with suppress(NoFitError, SchedulingError):
             existing.append(allocated(claim(*entries, name=f"c{number}"), gpus, existing))
 
     taken = Counter[tuple[str, str]]()
@@ -751,7 +755,8 @@ def of_all(vram: str) -> list[Json]:
             LISTED,
             [],
             38,
-            f"device {DRIVER}/node-a/nic-0: unsupported attribute value for {DRIVER}/numa",
+            f"claim default/claim, request gpu: device {DRIVER}/node-a/nic-0: unsupported "
+            f"attribute value for {DRIVER}/numa",
         ),
         # All devices need enough left from 1.37 on, if they ever had it.
         (of_all("20Gi"), UNEQUAL, halves(1), 36, [["used", "free"]]),
@@ -903,6 +908,10 @@ def test_a_rule_taints_what_all_of_its_criteria_select(
 Q = quantity.parse
 
 
+def having(capacity: PublishedCapacity) -> PublishedDevice:
+    return PublishedDevice(id=DeviceId(DRIVER, NODE, "gpu-0"), capacity={"c": capacity})
+
+
 def ranged(
     value: str, least: str, *, most: str | None = None, step: str | None = None, default: str = ""
 ) -> PublishedCapacity:
@@ -935,7 +944,7 @@ PLAIN = PublishedCapacity(Q("40"))
         (TFLOPS, "71200m", "71200m"),
         (TFLOPS, "71.2", "71200m"),
         (TFLOPS, "0", "0"),
-        (TFLOPS, "-100", {37: "0", 38: f"{NEGATIVE.format('c')}: request -100"}),
+        (TFLOPS, "-100", {37: "0", 38: f"{NEGATIVE.format(f'{DRIVER}/c')}: request -100"}),
         (TFLOPS, None, "312"),
         (VRAM, "20000000001", "19074Mi"),
         (VRAM, "16Gi", "16Gi"),
@@ -943,7 +952,7 @@ PLAIN = PublishedCapacity(Q("40"))
         (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("c", "1431619973939200u")}),
         (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("c", "104857704857600u")}),
         (VRAM, "1", "1Mi"),
-        (VRAM, "-1Gi", {37: "1Mi", 38: f"{NEGATIVE.format('c')}: request -1Gi"}),
+        (VRAM, "-1Gi", {37: "1Mi", 38: f"{NEGATIVE.format(f'{DRIVER}/c')}: request -1Gi"}),
         (VRAM, None, "40Gi"),
         (STEPS, "10", "10"),
         (STEPS, "11", "30"),
@@ -984,7 +993,7 @@ def test_a_request_consumes_the_rounded_or_the_default_amount(
 
     for release, text in by_release.items():
         try:
-            found = str(scheduling_devices.consumed(amounts, {"c": capacity}, release)["c"])
+            found = str(scheduling_devices.consumed(amounts, having(capacity), release)["c"])
         except SchedulingError as error:
             found = str(error)
         assert found == text, release
@@ -1012,13 +1021,13 @@ def test_a_request_fits_or_is_refused_with_a_reason(
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
-    found = scheduling_devices.shortage(amounts, {"c": capacity}, {"c": Q(taken)}, 37)
+    found = scheduling_devices.shortage(amounts, having(capacity), {"c": Q(taken)}, 37)
 
     assert (reason is None) == (found is None)
     assert found is None or str(reason) in found.text
 
 
 def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
-    taken = scheduling_devices.consumed({"c": Q("-40")}, {"c": PLAIN}, 36)
+    taken = scheduling_devices.consumed({"c": Q("-40")}, having(PLAIN), 36)
 
-    assert scheduling_devices.shortage({"c": Q("80")}, {"c": PLAIN}, taken, 36) is None
+    assert scheduling_devices.shortage({"c": Q("80")}, having(PLAIN), taken, 36) is None

@@ -180,8 +180,7 @@ def test_a_domain_that_the_device_lacks_is_empty_and_not_counted(
         ('semver("1.2") == semver("1.2.0")', "expected a semantic version"),
         (
             "A.model",
-            "^CEL result of type string could not be converted to bool: unsupported native "
-            "conversion from string to 'bool'$",
+            "^CEL result of type string could not be converted to bool$",
         ),
         ('A.node_total_gpus > "8"', "^no such overload$"),
         ("1 / (A.node_total_gpus - 8) == 1", "^division by zero$"),

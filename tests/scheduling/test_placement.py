@@ -150,3 +150,18 @@ def test_a_slice_that_other_nodes_reach_counts_for_each() -> None:
     found = allocation.cluster(slices=[anywhere], classes=[device_class()], claims=[])
 
     assert [outcome.fits for outcome in outcomes(found, claim())] == [True, True, True]
+
+
+def test_a_claim_that_waits_for_a_binding_condition_is_named() -> None:
+    waiting = {**shared("nic-0"), "bindingConditions": ["up"], "bindingFailureConditions": ["down"]}
+    found = allocation.cluster(
+        slices=[slice_of("node-a", waiting)], classes=[device_class()], claims=[]
+    )
+    (allocated,) = allocation_results.allocate([claim()], found, node("node-a"))
+    (result,) = allocated["devices"]["results"]
+    made: Json = {**claim(), "status": {"allocation": allocated}}
+
+    assert outcomes(found, made)[0].refusal == "claim claim waits for the condition up of nic-0"
+    met = {"type": "up", "status": "True"}
+    made["status"]["devices"] = [{**result, "conditions": [met]}]
+    assert outcomes(found, made)[0].fits

@@ -283,7 +283,7 @@ def _result(
     elif requests:
         taken = used.taken(device.id)
         try:
-            short = devices.shortage(requests, device.capacity, taken, releases.NEWEST)
+            short = devices.shortage(requests, device, taken, releases.NEWEST)
             refusal = None if short is None else short.text
         except SchedulingError as error:
             refusal = str(error)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_lists import minor_version
+from tensorfusion_dra.core.kubernetes import releases
 
 
 def add_flags(
@@ -36,6 +38,25 @@ def add_flags(
         help="kubeconfig of the cluster; by default kubectl's, or in a pod its service account",
     )
     parser.add_argument("--context", metavar="NAME", help="the kubeconfig's context to use")
+
+
+def add_release(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --kubernetes.
+
+    Args:
+        default: What holds without it.
+    """
+    names = [f"1.{minor}" for minor in range(releases.OLDEST, releases.NEWEST + 1)]
+    parser.add_argument(
+        "--kubernetes",
+        choices=names,
+        help=f"release whose scheduler allocates; by default {default}",
+    )
+
+
+def release(text: str | None) -> int | None:
+    """Return 37 for the flag 1.37; None without it."""
+    return minor_version(text) if text else None
 
 
 def api(kubeconfig: str | None, context: str | None) -> Api:

@@ -25,7 +25,7 @@ from dra_simulator.rest import (
     Json,
 )
 from dra_simulator.runtime import Container, Runtime
-from dra_simulator.scheduler import Scheduler
+from dra_simulator.scheduler import SIMULATED, Scheduler
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
@@ -56,6 +56,7 @@ class SimulatedCluster:
         node_name: str = "node-01",
         gates: Collection[str] = DEFAULT_GATES,
         tensor_fusion: bool = False,
+        release: int | None = None,
     ) -> None:
         """Store the options; start() starts the cluster.
 
@@ -65,6 +66,8 @@ class SimulatedCluster:
             gpus: Value of the node plugin's `--simulated-gpus`.
             gates: The enabled feature gates.
             tensor_fusion: Whether the API server serves GPUPools.
+            release: Minor version of Kubernetes by whose rules the scheduler allocates; None for
+                that of the simulator.
         """
         self.folder: Final = folder
         self.node_name: Final = node_name
@@ -79,6 +82,7 @@ class SimulatedCluster:
             condition_holds=match_conditions.holds,
         )
         self.pages_url = ""
+        self._release: Final = release or SIMULATED
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
         self._plugins: Final[dict[str, PluginProcess]] = {}
@@ -93,7 +97,9 @@ class SimulatedCluster:
             self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
             self.client.create(CLASSES, device_class())
             running.enter_context(ClaimController(self.server.url))
-            self.scheduler = running.enter_context(Scheduler(self.server.url))
+            self.scheduler = running.enter_context(
+                Scheduler(self.server.url, release=self._release)
+            )
             running.callback(self._stop_kubelet)
             self.start_kubelet()
             self._running = running.pop_all()

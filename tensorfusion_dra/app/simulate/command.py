@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.simulate.options import MAX_PODS, Options, ShareRequest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
@@ -71,6 +71,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML file with pods, workloads, classes, GPUPools and claim templates, which are "
         "applied through the webhook in place of --pods and --request",
     )
+    kubectl.add_release(parser, "1.37, which the rest follows in any case")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
         "-v",
@@ -115,6 +116,7 @@ def _options(flags: argparse.Namespace) -> Options:
         qos=flags.qos,
         keep=flags.keep,
         verbose=flags.verbose,
+        release=kubectl.release(flags.kubernetes),
     )
 
 

@@ -47,6 +47,8 @@ class Options:
             None for those.
         qos: Level of service of the node's GPUs.
         keep: Keep everything running, and on disk, until interrupted.
+        release: Minor version of Kubernetes by whose rules the scheduler allocates; None for the
+            simulator's.
         verbose: Show the CDI spec, the environment and the filled claims as well.
     """
 
@@ -59,6 +61,7 @@ class Options:
     qos: str
     keep: bool
     verbose: bool
+    release: int | None = None
 
     @property
     def is_virtual(self) -> bool:

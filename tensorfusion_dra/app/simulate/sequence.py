@@ -97,7 +97,12 @@ def run(options: Options, *, form: str) -> int:
     signal.signal(SIGTERM, terminate)
     # A short path, because the folder holds Unix sockets.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
-    cluster = SimulatedCluster(folder, gpus=options.gpus, tensor_fusion=options.file is not None)
+    cluster = SimulatedCluster(
+        folder,
+        gpus=options.gpus,
+        tensor_fusion=options.file is not None,
+        release=options.release,
+    )
     workload = _workload(options)
     try:
         return _run_and_print(cluster, workload, options, progress, form=form, signals=signals)

@@ -395,7 +395,7 @@ def _candidates(
             if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
                 continue
             capacity = card.device.capacity
-            amounts = devices.consumed(asked[request].amounts, capacity, release)
+            amounts = devices.consumed(asked[request].amounts, card.device, release)
             shares = [
                 (capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
                 for name, amount in amounts.items()

@@ -28,6 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a pod or workload that is not created yet, and its claims; - for stdin",
     )
     streams.add_form(parser)
+    kubectl.add_release(parser, "that of the API server")
     kubectl.add_flags(parser, namespace="the pod's; by default that of kubectl's context")
 
 
@@ -46,6 +47,7 @@ def run(flags: argparse.Namespace) -> int:
         namespace=flags.namespace or kubectl.namespace(flags.kubeconfig, flags.context),
         target=flags.pod or "",
         file=flags.file,
+        release=kubectl.release(flags.kubernetes),
     )
     sys.stdout.write(streams.formatted(flags.form, answers.document(found), answers.lines(found)))
     return diagnosis.exit_code(found)

@@ -77,17 +77,20 @@ class Resolved:
         return [finding for finding in self.findings if finding.level is Level.PROBLEM]
 
 
-def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
+def answer(
+    api: Api, *, namespace: str, target: str, file: str | None, release: int | None = None
+) -> Diagnosis:
     """Return the diagnosis of a pod of the cluster, of a workload's pods, or of a file.
 
     Args:
         target: Name of a pod, also with its namespace, or a workload such as ``deploy/train``.
+        release: Minor version of Kubernetes whose scheduler allocates; None for the cluster's.
 
     Raises:
         InputError: There is no such pod or workload, or an object is malformed.
         RetryableError: The API server did not answer, or the right to read the pod is missing.
     """
-    lists = ClusterLists(api)
+    lists = ClusterLists(api, release=release)
     try:
         if file is not None:
             pod, owner, others = reading.read_file(file, namespace=namespace, name=target)

@@ -6,8 +6,9 @@ not hold where an administrator has turned the gate off, which no client can see
 
 from typing import Final
 
-NEWEST: Final = 37
-"""The newest release whose rules are known here."""
+OLDEST: Final = 34
+NEWEST: Final = 38
+"""The oldest and the newest release whose rules are known here."""
 
 DEVICES_ONCE: Final = 36
 """One request gets a device once. Before, it could get several shares of it
@@ -33,3 +34,16 @@ accept a list of one device only."""
 ODD_ATTRIBUTES: Final = 38
 """A value that no selector can read, such as a version of 20 digits, is as if it were missing, and
 a list of values in a constraint is an error. Before, every selector failed on the device."""
+EXCLUSIVE: Final = 38
+"""A device that is not shared any more is not allocated while a claim still has a share of it."""
+SAME_BUILD: Final = 38
+"""Versions that differ in build metadata only are equal for a claim's constraints."""
+ALL_ON_NODE: Final = 38
+"""A request for all devices fails on the nodes of an incomplete or invalid pool. Before, it stopped
+the scheduling of its pod on every node."""
+QUALIFIED: Final = 38
+"""A request may name a capacity with the driver's domain, and an error is one with both names. Of
+two published names that mean one, that with the domain wins."""
+DERIVED: Final = 37
+"""A request with derived attributes is an error (gate DRADerivedAttributes, off). Before, the API
+server dropped them."""

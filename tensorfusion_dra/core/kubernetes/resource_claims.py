@@ -17,6 +17,7 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import quantity, untyped_json
@@ -204,6 +205,24 @@ def every_request(claim: Mapping[str, Any]) -> list[tuple[str, Json]]:
 def results(claim: Mapping[str, Any]) -> list[Json]:
     """Return the devices that are allocated to a claim; none before its allocation."""
     return objects_at(claim, "status", "allocation", "devices", "results")
+
+
+def pending_conditions(claim: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each binding condition that a device of the claim lacks, with the device's name.
+
+    The scheduler waits for them before it binds a pod (KEP-5007).
+    """
+    key = itemgetter("driver", "pool", "device")
+    met = {
+        (key(device), device.get("shareID"), condition.get("type"))
+        for device in objects_at(claim, "status", "devices")
+        for condition in objects_at(device, "conditions")
+        if condition.get("status") == "True"
+    }
+    for each in results(claim):
+        for name in as_list(each.get("bindingConditions")):
+            if (key(each), each.get("shareID"), name) not in met:
+                yield f"{name} of {each['device']}"
 
 
 def negative_amounts(claim: Mapping[str, Any]) -> Iterator[str]:

@@ -134,18 +134,19 @@ RULES = {"items": [{"spec": {"deviceSelector": {"driver": "mine"}, "taint": TAIN
 @pytest.mark.parametrize(
     ("version", "release", "rules", "found_taints"),
     [
-        ("v1.36.2", 36, RULES, []),
-        ("v1.37.2", 37, RULES, [TAINT]),
-        ("v1.38.0", 37, RULES, [TAINT]),
-        ("v1.37.2", 37, (403, "no"), []),
+        ({"gitVersion": "v1.36.2"}, 36, RULES, []),
+        ({"gitVersion": "v1.37.2"}, 37, RULES, [TAINT]),
+        ({"gitVersion": "v1.39.0"}, 38, RULES, [TAINT]),
+        ({"gitVersion": "v1.38.0", "emulationMinor": "37"}, 37, RULES, [TAINT]),
+        ({"gitVersion": "v1.37.2"}, 37, (403, "no"), []),
     ],
-    ids=["1.36", "1.37", "newer", "without the right"],
+    ids=["1.36", "1.37", "newer", "emulated", "without the right"],
 )
 def test_release_of_the_allocation_and_taints_of_rules(
-    tmp_path: Path, version: str, release: int, rules: Any, found_taints: list[Any]
+    tmp_path: Path, version: dict[str, str], release: int, rules: Any, found_taints: list[Any]
 ) -> None:
     answers = {
-        "GET /version": {"gitVersion": version},
+        "GET /version": version,
         f"GET {GROUP}/v1/resourceslices": {"items": [SLICE]},
         f"GET {GROUP}/v1/devicetaintrules": rules,
     }
@@ -153,7 +154,9 @@ def test_release_of_the_allocation_and_taints_of_rules(
         lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 
         found = observed.read(lists, "default")
+        overridden = observed.read(ClusterLists(lists.api, release=36), "default")
 
+    assert overridden.release == 36
     (device,) = found.slices[0]["spec"]["devices"]
     assert found.release == release
     assert device.get("taints", []) == found_taints

@@ -1,0 +1,5 @@
+//go:build !release36
+
+package main
+
+func init() { features.FractionalCapacityRange = true }
