@@ -3,13 +3,16 @@
 import json
 import struct
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import device_status, lending
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
@@ -219,6 +222,39 @@ def test_claim_keeps_what_it_was_started_with_when_the_nodes_enforcer_changes(no
 
     assert after.environment(a) == before
     assert after.gib(a) == 50
+
+
+def test_claim_borrows_compute_only_if_all_of_its_shares_may(node: Node) -> None:
+    """A container may use all of them, and has its compute limits lifted as a whole."""
+    results = [
+        share_result(device, tflops="78", vram="20Gi", request=request)
+        for device, request in ((GPU_0, "above"), (GPU_1, "at-request"))
+    ]
+    stored = stored_claim("a", *results)
+    parameters = {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "GpuShare",
+        "limits": {"tflops": "156"},
+    }
+    stored["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClaim",
+            "requests": ["above"],
+            "opaque": {"driver": names.DRIVER, "parameters": parameters},
+        }
+    ]
+    record = node.prepared(node.claims.put(stored))
+
+    above, _ = record.shares
+    assert above.compute_clamped
+    assert not may_borrow(record)
+    assert [node.environment(record.ref, name)[POLICY] for name in ("above", "at-request")] == [
+        "force"
+    ] * 2
+    ready = dict.fromkeys((GPU_0, GPU_1), Readiness(since=datetime.fromtimestamp(0, UTC)))
+    entries = device_status.status(record, ready)
+    assert len(entries) == 2
+    assert "idle" not in json.dumps(entries)
 
 
 def old_records() -> list[dict[str, Any]]:

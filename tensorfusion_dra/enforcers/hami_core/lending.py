@@ -149,7 +149,7 @@ class ClaimFolders:
             first = file_limits(replace(claim, shares=tuple(map(in_environment, claim.shares))))
             for request, path in self.files(claim).items():
                 limits = recorded[path] = wanted[request]
-                if self._recorded.get(path) != limits:
+                if self._recorded.get(path, limits) != limits:
                     self._budget.renew(claim.ref.uid)
                 cards = _cards(claim, request)
                 had = before.get(path, first[request])
