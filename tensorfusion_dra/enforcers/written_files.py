@@ -36,9 +36,9 @@ def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[int]:
 def write(descriptor: int, content: bytes, at: int) -> None:
     """Write into an open file without waiting for its lock; a file that is too short stays so.
 
-    A container may hold the lock that a plain write takes for as long as it likes, by a long write
-    of its own. So the file is mapped. The kernel copies into the mapping, as it reports a file that
-    became too short meanwhile, where an access of this process would end it by a signal.
+    A container may hold the lock that a write takes for as long as it likes, by a long write of its
+    own. So the file is mapped. The kernel copies into the mapping, as it reports a file that became
+    too short meanwhile, where an access of this process would end it by a signal.
 
     Args:
         descriptor: Of a file that is open for reading and writing.

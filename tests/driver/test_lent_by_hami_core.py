@@ -3,13 +3,16 @@
 import json
 import struct
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import device_status, lending
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
@@ -188,9 +191,9 @@ def test_overcommitted_limits_are_in_the_file_and_nobody_waits(tmp_path: Path) -
 def test_rebuilt_record_keeps_environment_and_file(node: Node, change: dict[str, Any]) -> None:
     a = node.put("a", "20Gi", vram_limit="60Gi", tflops_limit="312")
     before = node.prepared(a)
+    environment = node.environment(a)
     node.start(a)
     node.round()
-    files = node.files()
     record = file_of(node.folder / "plugin", a.uid)
     record.write_bytes(record.read_bytes().replace(b"default", b"defau1t"))
 
@@ -200,11 +203,10 @@ def test_rebuilt_record_keeps_environment_and_file(node: Node, change: dict[str,
     rebuilt = after.prepared(a)
     after.round()
 
-    # Nothing shows whether the container was started so that it can borrow compute.
-    shares = tuple(replace(share, idle_compute=False) for share in before.shares)
-    assert rebuilt.shares == shares != before.shares
+    # Its containers may have been started with `force`, so compute is not lent to them.
+    assert rebuilt.shares == tuple(replace(each, idle_compute=False) for each in before.shares)
     assert rebuilt.enforcer == "hami-core"
-    assert after.files() != files
+    assert after.environment(a) == {**environment, POLICY: "force"}
     assert after.gib(a) == 60
 
 
@@ -220,6 +222,39 @@ def test_claim_keeps_what_it_was_started_with_when_the_nodes_enforcer_changes(no
 
     assert after.environment(a) == before
     assert after.gib(a) == 50
+
+
+def test_claim_borrows_compute_only_if_all_of_its_shares_may(node: Node) -> None:
+    """A container may use all of them, and has its compute limits lifted as a whole."""
+    results = [
+        share_result(device, tflops="78", vram="20Gi", request=request)
+        for device, request in ((GPU_0, "above"), (GPU_1, "at-request"))
+    ]
+    stored = stored_claim("a", *results)
+    parameters = {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "GpuShare",
+        "limits": {"tflops": "156"},
+    }
+    stored["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClaim",
+            "requests": ["above"],
+            "opaque": {"driver": names.DRIVER, "parameters": parameters},
+        }
+    ]
+    record = node.prepared(node.claims.put(stored))
+
+    above, _ = record.shares
+    assert above.compute_clamped
+    assert not may_borrow(record)
+    assert [node.environment(record.ref, name)[POLICY] for name in ("above", "at-request")] == [
+        "force"
+    ] * 2
+    ready = dict.fromkeys((GPU_0, GPU_1), Readiness(since=datetime.fromtimestamp(0, UTC)))
+    entries = device_status.status(record, ready)
+    assert len(entries) == 2
+    assert "idle" not in json.dumps(entries)
 
 
 def old_records() -> list[dict[str, Any]]:

@@ -661,23 +661,6 @@ def test_idle_compute_that_is_lent_is_shown_at_most_once_a_minute(cards: Cards) 
     assert (len(cards.reported), used and used.raised_percent) == (2, 0)
 
 
-def test_claims_that_work_are_those_whose_kernels_ran(cards: Cards) -> None:
-    assert cards.watch.working() is None
-    container = Container(pod_uid=POD.uid, id="4f" * 32)
-    busy = GpuProcess(pid=7, vram_bytes=0, sm_percent=3, container=container)
-    for process, expected in ((busy, {TWO_CARDS.ref.uid}), (replace(busy, sm_percent=0), set())):
-        cards.cards = {"GPU-0": [process], "GPU-1": []}
-        cards.check()
-
-        assert cards.watch.working() == expected
-
-    cards.seconds += 3 * use_watch.CHECK_SECONDS + 1
-    assert cards.watch.working() is None
-    cards.cards = {"GPU-0": []}  # the other one says nothing
-    cards.check()
-    assert cards.watch.working() == {TWO_CARDS.ref.uid}
-
-
 def test_share_is_over_its_limit_after_two_readings_in_a_row(cards: Cards) -> None:
     assert cards.watch.excess(TWO_CARDS) == ()
     seen = []
@@ -792,23 +775,37 @@ def test_use_that_the_driver_counts_is_known_without_processes(cards: Cards) -> 
     assert cards.watch.excess(TWO_CARDS)[0].startswith("GPU-0: found 21Gi of memory in use")
 
 
-@pytest.mark.parametrize(
-    ("sm_percent", "reason", "expected"),
-    [(30, "", {TWO_CARDS.ref.uid}), (0, "", set()), (30, "no such PID namespace", None)],
-)
-def test_claim_works_while_its_kernels_are_seen_which_may_be_unknown(
-    cards: Cards, sm_percent: int, reason: str, expected: set[str] | None
-) -> None:
+def test_claim_works_while_its_kernels_are_seen_or_may_run(cards: Cards) -> None:
     assert cards.watch.working() is None
     of = Container(pod_uid=POD.uid, id="4f" * 32)
-    process = GpuProcess(pid=7, vram_bytes=GIB, container=of, name="python", sm_percent=sm_percent)
-    cards.cards = {"GPU-0": [], "GPU-1": [process]}
-    if reason:
-        # What the driver counts by pod is known all the same, but no kernel.
-        cards.unreadable, cards.counted = reason, {(POD.uid, "GPU-0"): GIB}
+    idle = GpuProcess(pid=7, vram_bytes=GIB, container=of, name="python")
+    busy = replace(idle, sm_percent=3)
+    uid = TWO_CARDS.ref.uid
+    found: list[tuple[Mapping[str, Sequence[GpuProcess]], set[str]]] = [
+        ({"GPU-0": [], "GPU-1": [busy]}, {uid}),
+        ({"GPU-0": [idle], "GPU-1": []}, set()),
+        ({"GPU-0": [idle]}, {uid}),  # no reading of the other card
+        ({"GPU-0": [], "GPU-1": []}, set()),
+    ]
+    for each, expected in found:
+        cards.cards = each
+        cards.check()
+        assert cards.watch.working() == expected
+
+    cards.seconds += 3 * use_watch.CHECK_SECONDS
+    assert cards.watch.working() == set()
+    cards.seconds += 1
+    assert cards.watch.working() is None
+
+
+def test_work_is_not_known_without_processes(cards: Cards) -> None:
+    cards.check()
+    assert cards.watch.working() == set()
+    # What the driver counts by pod is known all the same, but no kernel.
+    cards.unreadable, cards.counted = "no such PID namespace", {(POD.uid, "GPU-0"): GIB}
     cards.check()
 
-    assert cards.watch.working() == expected
+    assert cards.watch.working() is None
 
 
 def test_trouble_is_logged_once_and_shown(cards: Cards) -> None:

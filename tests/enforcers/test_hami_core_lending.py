@@ -1,5 +1,7 @@
 """Idle compute and spare memory that HAMi-core's files lend, and how both come back."""
 
+import errno
+import mmap
 import os
 import struct
 import tempfile
@@ -39,6 +41,7 @@ from tests.support.builders.prepared_claims import (
     prepared_claim,
     prepared_share,
 )
+from tests.support.logs import capture_logs
 from tests.support.ports import PodsInMemory
 from tests.support.threads import running
 from tests.support.waiting import eventually
@@ -463,47 +466,20 @@ def full_file(path: Path) -> None:
     path.write_bytes(enforcer_files.hami_cache([limit(100, 80)] * 16, switch=0))
 
 
-@pytest.mark.parametrize("size", [0, 1, 1_700, 2_008_899, 2_008_903])
+@pytest.mark.parametrize("size", [0, 1, 1_700, 1_727, 4_096, 2_007_040, 2_008_903])
 def test_short_file_stays_as_it_is(node: Node, size: int) -> None:
     node.add(A, switch=0)
     os.truncate(node.path(A), size)
     before = node.path(A).read_bytes()
 
     node.settle()
-
-    assert node.path(A).read_bytes() == before
     with node.path(A).open("r+b") as file, pytest.raises(OSError, match="too short"):
-        written_files.write(file.fileno(), b"1234", max(0, size - 3))
+        cache.switch_compute_limits(file.fileno(), on=True)
+    if size < MEMORY_LIMITS.stop:
+        with pytest.raises(OSError, match="too short"):
+            cache.set_memory_limits(str(node.path(A)), [GIB] * 16)
+
     assert node.path(A).read_bytes() == before
-
-
-def test_writers_that_hold_a_files_lock_stop_nobody(node: Node) -> None:
-    """A tenant that writes its file all the time has its lock nearly always."""
-    node.add(A)
-    stopped, writes = Event(), Counter[str]()
-    big = bytes(64 << 20)
-
-    def write_for_ever() -> None:
-        with node.path(A).open("r+b") as file:
-            while not stopped.is_set():
-                os.pwrite(file.fileno(), big, 4 << 20)
-                writes["tenant"] += 1
-
-    tenants = [Thread(target=write_for_ever) for _ in range(8)]
-    for tenant in tenants:
-        tenant.start()
-    try:
-        with node.path(A).open("r+b") as file:
-            while writes["tenant"] < 8:
-                written_files.write(file.fileno(), OFF, SWITCH.start)
-                writes["host"] += 1
-    finally:
-        stopped.set()
-        for tenant in tenants:
-            tenant.join()
-
-    # Behind the lock, the host would have written about once for every eight of the tenant.
-    assert writes["host"] > writes["tenant"]
 
 
 def test_file_that_is_cut_while_it_is_lifted_is_not_extended(node: Node) -> None:
@@ -659,18 +635,18 @@ def test_tenant_that_was_never_lent_memory_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("processes", [1, 65])
-def test_tenant_that_forges_its_use_has_at_most_what_was_lent_to_it(
+def test_tenant_that_forges_its_use_has_at_most_what_it_was_lent(
     node: Node, processes: int
 ) -> None:
-    a = claim("a", share(vram=60, wants=60))
-    node.add(a, B)
+    b = claim("b", share(vram=20, wants=60))
+    node.add(claim("a", share(vram=60, wants=60)), b)
     node.round()
+    a = node.claims[0] = claim("a", share(vram=20, wants=60))
     node.write(a, MEMORY_LIMITS, struct.pack("<16Q", *[80 * GIB] * 16))
     node.use_memory(a, 80)
     node.write(a, PROCESSES, processes.to_bytes(4, "little"))
-    node.claims[0] = claim("a", share(vram=20, wants=60))
     node.round()
-    assert node.limits(a) == [60] + [20] * 15
+    assert max(node.limits(a)) == 60
 
     with pytest.raises(RetryableError, match="team-a/a using more memory"):
         node.hami.apply(B, lambda: node.claims, NEVER)
@@ -678,102 +654,6 @@ def test_tenant_that_forges_its_use_has_at_most_what_was_lent_to_it(
     node.write(a, PROCESSES, b"\1\0\0\0")
     node.hami.apply(B, lambda: node.claims, NEVER)
     assert node.limits(a) == [20] * 16
-
-
-@pytest.mark.parametrize("card", [0, 15])
-def test_claim_that_wants_memory_and_was_lent_none_keeps_nobody_waiting(
-    node: Node, card: int
-) -> None:
-    a = claim("a", share(vram=20, wants=80))
-    node.add(a, B)
-    node.round()
-    at = USED.start + 64 * card
-    node.write(a, slice(at, at + 8), (60 * GIB).to_bytes(8, "little"))
-
-    node.hami.apply(B, lambda: node.claims, NEVER)
-
-    assert node.limits(a) == [20] * 16
-
-
-def unreadable_content(path: Path) -> None:
-    path.write_bytes(b"none")
-
-
-def other_version(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[VERSION] = b"\1\0\0\0"
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("hide", [Path.unlink, unreadable_content, other_version])
-@pytest.mark.parametrize(("lent", "waits"), [(60, True), (20, False)])
-def test_hidden_file_counts_as_using_what_was_lent_and_no_more(
-    node: Node, hide: Callable[[Path], object], *, lent: int, waits: bool
-) -> None:
-    a = claim("a", share(vram=lent, wants=60))
-    b = claim("b", share(vram=20, wants=60))
-    node.add(a, b)
-    node.round()
-    hide(node.path(a))
-    node.claims = [claim("a", share(vram=20, wants=60)), claim("b", share(vram=60, wants=60))]
-
-    # Also after a restart.
-    for hami in (node.hami, HamiCore(library=node.hami.library, root=node.hami.root)):
-        if waits:
-            with pytest.raises(RetryableError, match="using more memory"):
-                hami.apply(node.claims[1], lambda: node.claims, NEVER)
-        else:
-            hami.apply(node.claims[1], lambda: node.claims, NEVER)
-        assert node.limits(b)[0] == (20 if waits else 60)
-
-
-def test_limit_is_never_below_use_whatever_the_claim_wants_by_now(node: Node) -> None:
-    """A change of the wanted limit, or of the node's rules, as a restart finds it."""
-    node.add(a := claim("a", share(vram=60, wants=60)))
-    node.round()
-    node.use_memory(a, 55)
-    node.claims = [claim("a", share(vram=30, wants=30))]
-    node.folders = ClaimFolders(node.hami.root)
-    node.loop = node.new_loop()
-
-    node.round()
-    assert node.limits(a)[0] == 55
-
-    node.use_memory(a, 10)
-    node.round()
-    assert node.limits(a) == [30] * 16
-
-
-def test_files_that_a_tenant_replaces_are_written_only_so_often(node: Node) -> None:
-    """Each written page may count against the memory of this process."""
-    budget = WriteBudget(clock=lambda: node.seconds)
-    assert [budget.take("a") for _ in range(WriteBudget.MAX + 1)] == [True] * 64 + [False]
-    node.seconds += 60
-    assert [budget.take("a"), budget.take("a"), budget.take("b")] == [True, False, True]
-    budget.renew("a")
-    assert budget.take("a")
-
-    node.add(A, B)
-    node.observed = {"uid-a", "uid-b"}  # nothing is lent
-    written = 0
-    for number in range(WriteBudget.MAX + 10):
-        node.path(A).rename(node.path(A).with_name(str(number)))
-        node.add(A, switch=0)
-        node.round()
-        written += node.read(A, SWITCH) == ON
-    assert WriteBudget.MAX - 2 <= written <= WriteBudget.MAX + 1
-
-
-def test_nothing_is_said_to_be_lent_that_is_not(node: Node) -> None:
-    node.add(A, B)
-    assert node.settle(A) == {"a"}
-    node.path(A).rename(node.path(A).with_name("kept"))
-    node.round()
-    assert node.hami.raised() == {}
-
-    node.add(A)
-    assert node.round(A) == {"a"}
-    assert node.hami.raised() == {"uid-a": 100}
 
 
 # Starts, stops and two instances
@@ -809,10 +689,11 @@ def test_start_on_a_node_without_claims_writes_nothing(node: Node) -> None:
 def test_start_beside_an_instance_that_lends_changes_nothing(node: Node) -> None:
     node.add(A, B)
     assert node.settle(A) == {"a"}
-    with node_lock(Path(node.hami.root) / "lending.lock", wait_seconds=0):
+    with node_lock(Path(node.hami.root) / "lending.lock", wait_seconds=0), capture_logs() as logs:
         node.new_loop().begin()
 
     assert node.lifted() == {"a"}
+    assert logs == []
 
 
 def later(node: Node) -> None:
@@ -882,13 +763,13 @@ def test_file_is_recorded_from_before_it_is_lifted_until_after_it_is_limited(
     seen = []
     write = written_files.write
 
-    def noted(descriptor: int, content: bytes, at: int) -> None:
+    def written(descriptor: int, content: bytes, at: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         before = path in node.folders.lifted_files()
         write(descriptor, content, at)
         seen.append((Path(path).name, content, before, path in node.folders.lifted_files()))
 
-    monkeypatch.setattr(written_files, "write", noted)
+    monkeypatch.setattr(written_files, "write", written)
     for working in ([a], [a], [B]):
         node.observed = {each.ref.uid for each in working}
         node.seconds += IDLE_SECONDS
@@ -926,6 +807,7 @@ def test_of_two_instances_one_lends_and_the_other_takes_over(node: Node) -> None
         )
 
     with (
+        capture_logs() as logs,
         running(instance("second").run, stop=stops["second"].set),
         running(instance("first").run, stop=stops["first"].set),
     ):
@@ -938,6 +820,7 @@ def test_of_two_instances_one_lends_and_the_other_takes_over(node: Node) -> None
         assert eventually(lambda: rounds[other] > 10)
         assert eventually(lambda: node.lifted() == {"a"})
     assert node.lifted() == set()
+    assert logs == []
 
 
 # Memory
@@ -983,24 +866,17 @@ def test_limit_of_zero_which_is_none_is_replaced_also_while_nothing_is_raised(no
     assert (node.limits(a)[0], node.limits(B)) == (55, [20] * 16)
 
 
-def test_limit_follows_what_was_allocated_while_it_was_lowered(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limit_follows_what_was_allocated_while_it_was_lowered(node: Node) -> None:
     a = claim("a", share(vram=60, wants=60))
     node.add(a)
     node.round()
     node.use_memory(a, 30)
     node.claims = [claim("a", share(vram=20, wants=60))]
-    write = written_files.write
-
-    def after_an_allocation(descriptor: int, content: bytes, at: int) -> None:
-        if node.limits(a)[0] == 60:
-            node.use_memory(a, 35)
-        write(descriptor, content, at)
-
-    monkeypatch.setattr(written_files, "write", after_an_allocation)
     node.round()
+    assert node.limits(a)[0] == 30
 
+    node.use_memory(a, 35)
+    node.round()
     assert node.limits(a)[0] == 35
 
 
@@ -1014,11 +890,11 @@ def test_no_limit_is_raised_before_another_one_is_lowered(
     totals = []
     write = written_files.write
 
-    def noted(descriptor: int, content: bytes, at: int) -> None:
+    def written(descriptor: int, content: bytes, at: int) -> None:
         write(descriptor, content, at)
         totals.append(node.limits(a)[0] + node.limits(b)[0])
 
-    monkeypatch.setattr(written_files, "write", noted)
+    monkeypatch.setattr(written_files, "write", written)
     node.round()
 
     assert totals == [40, 80]
@@ -1084,12 +960,348 @@ def test_old_record_keeps_its_memory_and_never_borrows(node: Node) -> None:
     assert node.limits(a) == [19] * 16
 
 
+# Use that is above what a tenant has now
+
+
+def restarted(node: Node) -> None:
+    """Have another process go on, which knows only what is on the disk."""
+    node.folders = ClaimFolders(node.hami.root)
+    node.loop = node.new_loop()
+    node.hami = replace(node.hami)
+
+
+LESS: Final = [
+    pytest.param(30, 30, id="resize to less"),
+    pytest.param(40, 80, id="lower lending-factor"),
+    pytest.param(20, 80, id="overcommit-limits off"),
+]
+
+
+@pytest.mark.parametrize("between", [lambda _: None, restarted], ids=["running", "restarted"])
+@pytest.mark.parametrize(("vram", "wants"), LESS)
+def test_limit_is_never_below_use_whatever_made_it_less(
+    node: Node, between: Change, vram: int, wants: int
+) -> None:
+    b = claim("b", share(wants=60))
+    node.add(claim("a", share(vram=80, wants=80)), b)
+    node.round()
+    node.use_memory(A, 55)
+    between(node)
+    node.claims[0] = claim("a", share(vram=vram, wants=wants))
+
+    for used in (55, 50):
+        node.use_memory(A, used)
+        node.round()
+        assert node.limits(A)[0] == used
+        with pytest.raises(RetryableError, match="team-a/a using more memory"):
+            node.hami.apply(b, lambda: node.claims, NEVER)
+        between(node)
+    node.use_memory(A, 10)
+    node.hami.apply(b, lambda: node.claims, NEVER)
+    assert node.limits(A)[0] == vram
+
+
+def test_use_is_remembered_while_the_record_cannot_be_read(node: Node) -> None:
+    node.add(claim("a", share(vram=60, wants=60)), B)
+    node.round()
+    node.use_memory(A, 55)
+    node.claims = [B]
+    node.round()
+    restarted(node)
+
+    node.claims = [claim("a", share(wants=60)), B]
+    node.round()
+
+    assert node.limits(A)[0] == 55
+
+
+def removed(node: Node, _: pytest.MonkeyPatch) -> None:
+    node.path(A).unlink()
+
+
+def folder_instead(node: Node, patch: pytest.MonkeyPatch) -> None:
+    removed(node, patch)
+    node.path(A).mkdir()
+
+
+def other_version(node: Node, _: pytest.MonkeyPatch) -> None:
+    node.write(A, VERSION, b"\3\0\0\0")
+
+
+def cut(node: Node, _: pytest.MonkeyPatch) -> None:
+    os.truncate(node.path(A), 5_000)
+
+
+def refused(node: Node, patch: pytest.MonkeyPatch) -> None:
+    """Refuse to open the file, as the kernel does by its mode for all but root."""
+    opens = os.open
+
+    def refuse(path: str, *args: Any, **options: Any) -> int:
+        if path == str(node.path(A)):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opens(path, *args, **options)
+
+    patch.setattr(os, "open", refuse)
+
+
+@pytest.mark.parametrize("hide", [removed, folder_instead, other_version, cut, refused])
+@pytest.mark.parametrize("is_lent", [True, False])
+def test_tenant_that_hides_its_use_keeps_others_waiting_only_for_what_it_was_lent(
+    node: Node, monkeypatch: pytest.MonkeyPatch, hide: Callable[..., None], *, is_lent: bool
+) -> None:
+    lent, b = claim("a", share(vram=60, wants=60)), claim("b", share(vram=60, wants=60))
+    less = claim("a", share(vram=20, wants=60))
+    node.add(lent if is_lent else less, claim("b", share(vram=20, wants=60)))
+    node.round()
+    hide(node, monkeypatch)
+    node.round()
+
+    node.claims = [lent, b]
+    node.hami.apply(b, lambda: node.claims, NEVER)  # it has what it may have
+    node.claims = [less, b]
+    if is_lent:
+        with pytest.raises(RetryableError, match="team-a/a using more memory"):
+            node.hami.apply(b, lambda: node.claims, NEVER)
+    else:
+        node.hami.apply(b, lambda: node.claims, NEVER)
+        assert node.limits(b)[0] == 60
+
+
+def test_claim_that_has_not_used_its_card_yet_has_been_lent_nothing(node: Node) -> None:
+    node.claims = [claim("a", share(vram=60, wants=60))]
+    node.round()
+    node.add(B)
+    node.claims[0] = claim("a", share(vram=20, wants=60))
+
+    node.hami.apply(B, lambda: node.claims, NEVER)
+
+
+def test_limit_that_cannot_be_written_is_not_lent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent, less = claim("a", share(vram=60, wants=60)), claim("a", share(vram=20, wants=60))
+    node.add(lent, B)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "set_memory_limits", failing_write)
+        node.round()
+    node.use_memory(A, 55)
+    node.claims[0] = less
+
+    node.hami.apply(B, lambda: node.claims, NEVER)
+
+
+def failing_write(path: str, limits: Sequence[int]) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", path)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 15])
+def test_forged_use_of_a_claim_that_was_never_lent_memory_keeps_nobody_waiting(
+    node: Node, index: int
+) -> None:
+    a = claim("a", share(0, wants=80), share(1, wants=80))
+    others = [claim(f"b{card}", share(card, vram=60, wants=60)) for card in (0, 1)]
+    node.add(a, *others)
+    at = slice(USED.start + 64 * index, 0)
+    node.write(a, at, (60 * GIB).to_bytes(8, "little"))
+
+    for other in others:
+        node.hami.apply(other, lambda: node.claims, NEVER)
+    assert [node.limits(other)[0] for other in others] == [60, 60]
+    assert node.limits(a) == [20] * 16
+
+
+@pytest.mark.parametrize("index", [2, 15])
+def test_use_at_an_index_that_the_container_lacks_is_none(node: Node, index: int) -> None:
+    node.add(claim("a", share(0, vram=60, wants=60), share(1, vram=60, wants=60)), B)
+    node.round()
+    node.write(A, slice(USED.start + 64 * index, 0), (60 * GIB).to_bytes(8, "little"))
+    node.claims[0] = claim("a", share(0, wants=60), share(1, wants=60))
+
+    node.hami.apply(B, lambda: node.claims, NEVER)
+    assert node.limits(A) == [20] * 16
+
+
+def test_use_of_one_card_keeps_nobody_waiting_on_another_one(node: Node) -> None:
+    first, second = (claim(f"b{card}", share(card)) for card in (0, 1))
+    node.add(claim("a", share(0, vram=60, wants=60), share(1, vram=60, wants=60)), first, second)
+    node.round()
+    node.use_memory(A, 55)
+    node.claims[0] = claim("a", share(0, wants=60), share(1, wants=60))
+
+    node.hami.apply(second, lambda: node.claims, NEVER)
+    with pytest.raises(RetryableError, match="GPU-0: found claim team-a/a"):
+        node.hami.apply(first, lambda: node.claims, NEVER)
+
+
+# A tenant that gets in the way of writes
+
+
+def test_writes_of_a_tenant_that_hold_the_lock_of_its_file_stop_no_round(node: Node) -> None:
+    """A write that waits for the lock waits for at least one of theirs."""
+    node.add(A, B)
+    node.round()
+    stop, started = Event(), [Event() for _ in range(4)]
+    longest = [bytes(1 << 22)] * 16
+    counts = Counter[int]()
+
+    def write_much(number: int) -> None:
+        with node.path(A).open("r+b") as file:
+            while not stop.is_set():
+                started[number].set()
+                os.pwritev(file.fileno(), longest, 4 << 20)
+                counts[number] += 1
+
+    threads = [Thread(target=write_much, args=[number]) for number in range(4)]
+    with node.path(A).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        for thread in threads:
+            thread.start()
+        for each in started:
+            each.wait()
+        try:
+            before = counts.total()
+            for _ in range(20):
+                mapped[SWITCH], mapped[MEMORY_LIMITS] = OFF, bytes(128)
+                node.loop.check()
+                assert mapped[SWITCH] == ON
+                assert mapped[MEMORY_LIMITS] == struct.pack("<16Q", *[20 * GIB] * 16)
+            done = counts.total() - before
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    assert done < 20
+
+
+def test_claim_has_sixty_four_writes_and_one_more_each_minute() -> None:
+    seconds = 0.0
+    budget = WriteBudget(lambda: seconds)
+
+    def writes(uid: str) -> int:
+        return [budget.take(uid) for _ in range(100)].count(True)
+
+    assert (writes("a"), writes("b")) == (64, 64)
+    seconds += 59
+    assert writes("a") == 0
+    seconds += 1
+    assert writes("a") == 1
+    seconds += 150
+    assert writes("a") == 2
+    seconds += 30
+    assert writes("a") == 1
+    seconds += 86_400
+    assert writes("a") == 64
+    budget.renew("a")
+    assert (writes("a"), writes("b")) == (64, 64)
+    budget.keep_only({"b"})
+    assert (writes("a"), writes("b")) == (64, 0)
+
+
+def test_limits_that_a_tenant_changes_are_written_within_its_budget(node: Node) -> None:
+    node.add(A)
+    node.settle()
+    node.folders._budget = WriteBudget(lambda: 0)
+    forged = struct.pack("<16Q", *[80 * GIB] * 16)
+    written = 0
+    for _ in range(100):
+        node.write(A, MEMORY_LIMITS, forged)
+        node.round()
+        written += node.limits(A) == [20] * 16
+
+    assert written == WriteBudget.MAX
+    node.claims = [claim("a", share(vram=30, wants=30))]
+    node.round()
+    assert node.limits(A) == [30] * 16
+
+
+@pytest.mark.parametrize(
+    ("is_working", "vram"),
+    [
+        pytest.param(False, 20, id="switch"),
+        pytest.param(True, 20, id="lifted switch"),
+        pytest.param(False, 60, id="memory that is lent"),
+    ],
+)
+def test_files_that_a_tenant_replaces_each_round_get_no_more_pages_than_its_budget(
+    node: Node, monkeypatch: pytest.MonkeyPatch, vram: int, *, is_working: bool
+) -> None:
+    """It keeps the old ones, whose pages are charged to the process that wrote them."""
+    node.folders._budget = WriteBudget(lambda: 0)
+    a = claim("a", share(vram=vram, wants=vram))
+    node.add(a)
+    node.settle()
+    node.observed = {"uid-a"} if is_working else set()
+    node.loop.check()
+    write, pages = written_files.write, set()
+
+    def counted(descriptor: int, content: bytes, at: int) -> None:
+        write(descriptor, content, at)
+        pages.add((os.fstat(descriptor).st_ino, at // 4096))
+
+    monkeypatch.setattr(written_files, "write", counted)
+    head = enforcer_files.hami_cache([REQUEST] * 16)[:4096]
+    for number in range(200):
+        path = node.path(a)
+        path.rename(path.with_suffix(f".{number}"))
+        path.write_bytes(head)
+        os.truncate(path, LAUNCHED.stop)
+        node.loop.check()
+
+    assert 10 < len(pages) <= WriteBudget.MAX
+
+
+# What is said to be lent
+
+
+def test_nothing_is_lent_without_a_file(node: Node) -> None:
+    node.claims = [A]
+    node.observed = {"uid-a"}
+    for _ in range(30):
+        node.seconds += 1
+        node.loop.check()
+
+    assert node.hami.raised() == {}
+    assert "IdleComputeLent" not in reasons(node, A)
+
+
+def test_new_file_in_place_of_a_lifted_one_is_lifted_in_the_next_round(node: Node) -> None:
+    node.add(A, B)
+    node.observed = {"uid-a"}
+    assert node.settle(A) == {"a"}
+    node.path(A).unlink()
+    node.loop.check()
+    assert node.hami.raised() == {}
+
+    node.add(A)
+    node.loop.check()
+    assert node.hami.raised() == {"uid-a": 100}
+    assert node.lifted() == {"a"}
+    node.add(A)  # the same file, made anew
+    node.loop.check()
+    assert node.lifted() == {"a"}
+
+
+def test_nothing_is_lent_by_a_file_that_is_cut(node: Node) -> None:
+    node.add(A, B)
+    node.observed = {"uid-a"}
+    assert node.settle(A) == {"a"}
+    os.truncate(node.path(A), 100)
+    node.loop.check()
+
+    assert node.hami.raised() == {}
+    assert node.folders.lifted_files() == set()
+    node.add(A)
+    node.loop.check()
+    assert node.hami.raised() == {"uid-a": 100}
+
+
 # Cost
 
 
 def test_a_round_needs_few_system_calls_a_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [claim(str(number), share(number % 8, vram=4)) for number in range(128)]
     node.add(*claims, processes=8)
+    node.round()
     node.round()
     counts: Counter[str] = Counter()
 

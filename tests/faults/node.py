@@ -15,6 +15,7 @@ from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.node import plugin
 from dra_simulator.rest import CLAIMS, NODES, SLICES, Client, Json
+from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.dra import MAX_STREAMS
@@ -119,6 +120,12 @@ class Node:
             ]
         )
         return self.tensor_fusion_root / "hami-core"
+
+    def serve_metrics(self) -> str:
+        """Have the node plugin serve metrics; return their URL."""
+        address = f"127.0.0.1:{port_of_no_client()}"
+        self._flags.extend(["--metrics-address", address])
+        return f"http://{address}/metrics"
 
     # The process
 

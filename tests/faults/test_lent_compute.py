@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit
 from tests.support.ports import PodsInMemory
 from tests.support.threads import running
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tests.support.worker_node import WorkerPodsInMemory
 
 pytestmark = pytest.mark.process
@@ -62,7 +63,13 @@ def folder(node: Node) -> Path:
 
 
 @pytest.fixture
-def tenant(node: Node, folder: Path) -> Tenant:
+def metrics(node: Node) -> str:
+    """Return the URL of the metrics of the node plugin."""
+    return node.serve_metrics()
+
+
+@pytest.fixture
+def tenant(node: Node, folder: Path, metrics: str) -> Tenant:
     """Return a tenant to whom its card is lent by a running node plugin."""
     refs = [node.claim(name, CARD, vram="16Gi") for name in "ab"]
     node.start()
@@ -85,6 +92,19 @@ def prepare_in_flight(node: Node, *, seconds: float) -> Iterator[threading.Threa
         yield call
     finally:
         call.join()
+
+
+def test_metrics_show_what_is_lent(node: Node, metrics: str, tenant: Tenant) -> None:
+    def lent() -> list[str]:
+        tenant.launch()
+        with urlopen(metrics, timeout=PATIENCE_SECONDS) as answer:
+            lines = answer.read().decode().splitlines()
+        return [line for line in lines if "share_raised_compute_ratio{" in line]
+
+    assert eventually(lambda: len(lent()) == 1), node.log()
+    (line,) = lent()
+    assert f'claim="{tenant.ref.name}"' in line
+    assert line.endswith(" 1.0")
 
 
 def test_start_after_a_kill_takes_back_before_the_kubelet_can_call(

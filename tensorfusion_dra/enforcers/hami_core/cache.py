@@ -150,6 +150,15 @@ def set_memory_limits(path: str, limits: Sequence[int]) -> None:
         written_files.write(descriptor, _MEMORY_LIMITS.pack(*limits), _LIMITS_AT)
 
 
+def compute_is_lifted(descriptor: int) -> bool:
+    """Return True if the compute limits of an open file are lifted.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return os.pread(descriptor, _SWITCH.size, _SWITCH_AT) == _SWITCH.pack(0)
+
+
 def switch_compute_limits(descriptor: int, *, on: bool) -> None:
     """Let the compute limits of an open file hold, or lift them; a file that is too short stays so.
 

@@ -103,7 +103,7 @@ class HamiCore(Enforcer):
         Raises:
             ClaimError: The claim's limits cannot be expressed by card index.
         """
-        index_limits.check(replace(claim, shares=tuple(map(_in_environment, claim.shares))))
+        index_limits.check(replace(claim, shares=tuple(map(lending.in_environment, claim.shares))))
         if not self._folders.files(claim):
             return Needs()
         return Needs(
@@ -114,7 +114,7 @@ class HamiCore(Enforcer):
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
-        limits = index_limits.limits(map(_in_environment, shares))
+        limits = index_limits.limits(map(lending.in_environment, shares))
         if not limits:
             return Edits(env=env)
         cache = f"{_CACHES_IN_CONTAINER}/{lending.file_name(shares[0].request)}"
@@ -205,11 +205,6 @@ class HamiCore(Enforcer):
 
     def _preload_file(self) -> str:
         return f"{self.root}/ld.so.preload"
-
-
-def _in_environment(share: PreparedShare) -> PreparedShare:
-    """Return the share with the limit with which its containers start."""
-    return replace(share, limit=share.granted or share.limit) if share.limit else share
 
 
 def of_request(

@@ -25,8 +25,9 @@ Memory. Its limits are in the same files, and are divided by the records (core/c
 A limit is lowered first, but never below what is in use, as CUDA would then report an error
 instead of the free memory. While a tenant uses more than its limit, no limit on its cards is
 raised. The loop repeats this, so a new file has its limits within a round. A second file that no
-container sees has the limits that were written last. A tenant may forge what it uses, or make its
-file unreadable: then it counts as using what it had by that file, and no more.
+container sees has the limits that were written last; until then they are those of the container's
+environment. A tenant may forge what it uses, or make its file unreadable: then it counts as using
+what it had by that file, and no more.
 """
 
 import os
@@ -34,6 +35,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +43,7 @@ from tensorfusion_dra.core.claims import enforcer, index_limits
 from tensorfusion_dra.core.claims import lending as lending_rules
 from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.claims.lending import Devices
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.enforcers.hami_core import cache
@@ -93,7 +95,7 @@ class ClaimFolders:
 
     def lifted(self) -> frozenset[str]:
         """Return the UIDs of the claims whose compute limits are lifted now."""
-        return frozenset(Path(path).parent.name for path in self.lifted_files())
+        return frozenset(_uid(path) for path in self.lifted_files())
 
     def lifted_files(self) -> frozenset[str]:
         """Return the paths of the files in which the compute limits are lifted now."""
@@ -144,29 +146,32 @@ class ClaimFolders:
             if claim.enforcer != HAMI_CORE.name or not any(s.divides_memory for s in claim.shares):
                 continue
             wanted = file_limits(claim)
+            first = file_limits(replace(claim, shares=tuple(map(in_environment, claim.shares))))
             for request, path in self.files(claim).items():
                 limits = recorded[path] = wanted[request]
-                if self._recorded.get(path) != limits:
+                if self._recorded.get(path, limits) != limits:
                     self._budget.renew(claim.ref.uid)
                 cards = _cards(claim, request)
-                # A container starts with what the records gave when it was new, or less.
-                held[path] = self._lower(
-                    claim, path, limits, before.get(path, limits), cards=len(cards)
-                )
-                pairs = [*zip(held[path], limits, strict=True)]
+                had = before.get(path, first[request])
+                new, is_sure = self._lower(claim, path, limits, had, cards=len(cards))
+                # A process may allocate after the last reading, so it has until the next round.
+                held[path] = new if is_sure else had
+                pairs = [*zip(new, limits, strict=True)]
                 over = (card for card, (has, want) in zip(cards, pairs, strict=False) if has > want)
                 above |= dict.fromkeys(over, claim)
-                if any(has < want for has, want in pairs):
+                if is_sure and any(has < want for has, want in pairs):
                     raises.append((claim, path))
-        raises = [
-            (claim, path)
+        # Claims whose records cannot be read now; files that no claim has are removed.
+        held |= {path: before[path] for path in before.keys() - held if Path(path).parent.exists()}
+        raised = {
+            path: recorded[path]
             for claim, path in raises
             if all(share.gpu_uuid not in above for share in claim.shares)
-        ]
-        held |= {path: recorded[path] for _, path in raises}
-        self._record(self._memory, {f"{path} {' '.join(map(str, held[path]))}" for path in held})
-        for claim, path in raises:
-            self._set(claim, path, recorded[path])
+            and self._budget.take(claim.ref.uid)
+        }
+        self._record_held({**held, **raised})
+        written = {path: limits for path, limits in raised.items() if _is_written(path, limits)}
+        self._record_held({**held, **written})
         self._recorded = recorded
         return above
 
@@ -179,6 +184,9 @@ class ClaimFolders:
             if len(limits) == cache.CARDS
         }
 
+    def _record_held(self, held: Mapping[str, Sequence[int]]) -> None:
+        self._record(self._memory, {f"{path} {' '.join(map(str, held[path]))}" for path in held})
+
     def _lower(
         self,
         claim: PreparedClaim,
@@ -187,8 +195,8 @@ class ClaimFolders:
         before: Sequence[int],
         *,
         cards: int,
-    ) -> Sequence[int]:
-        """Lower the memory limits in a file as far as they may be; return those of its processes.
+    ) -> tuple[Sequence[int], bool]:
+        """Lower the memory limits in a file as far as they may be.
 
         A tenant may forge what it uses, and may make the file unreadable. Then it counts as using
         what it had before, and no more.
@@ -197,12 +205,15 @@ class ClaimFolders:
             limits: As recorded.
             before: Those that its processes had.
             cards: Number of the container's cards; more indexes are used by nobody.
+
+        Returns:
+            Those of its processes, and whether the file had them already.
         """
         new = before
-        for _ in range(2):  # a process may allocate between reading and writing
+        for changes in range(2):  # a process may allocate between reading and writing
             found = cache.read(path)
             if not found.limits:
-                return before
+                return before, False
             has = [limit.vram_bytes for limit in found.limits]
             used = [*(found.used or before)[:cards], *[0] * (cache.CARDS - cards)]
             floors = [max(want, min(u, b)) for want, u, b in zip(limits, used, before, strict=True)]
@@ -212,26 +223,32 @@ class ClaimFolders:
                 for old, floor, want in zip(has, floors, limits, strict=True)
             ]
             if new == has:
-                break
-            if not self._set(claim, path, new):
-                return before
-        return new
-
-    def _set(self, claim: PreparedClaim, path: str, limits: Sequence[int]) -> bool:
-        """Write memory limits into a file; return False if that is not possible, or not again."""
-        try:
-            if self._budget.take(claim.ref.uid):
-                cache.set_memory_limits(path, limits)
-                return True
-        except OSError:  # the tenant removed it
-            pass
-        return False
+                return new, not changes
+            if not (self._budget.take(claim.ref.uid) and _is_written(path, new)):
+                return before, False
+        return new, False
 
     def limit_compute(self, claim_uid: str, path: str) -> None:
         """Let the compute limits in a file hold, if it can be written."""
         with suppress(OSError), written_files.opened(path, access=os.O_RDWR) as found:
             if self._budget.take(claim_uid):
                 cache.switch_compute_limits(found, on=True)
+
+    def may_lift(self, file: "LiftedFile") -> bool:
+        """Return True if the switch of this file may be written, which is another one than before.
+
+        The page of a file that was written before has been charged already.
+        """
+        return self._budget.take(_uid(file.path))
+
+
+def _is_written(path: str, limits: Sequence[int]) -> bool:
+    """Write memory limits into a file; return False if that is not possible."""
+    try:
+        cache.set_memory_limits(path, limits)
+    except OSError:  # the tenant removed it
+        return False
+    return True
 
 
 def _lines(file: Path) -> frozenset[str]:
@@ -240,6 +257,11 @@ def _lines(file: Path) -> frozenset[str]:
         return frozenset(file.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError):
         return frozenset()
+
+
+def _uid(path: str) -> str:
+    """Return the UID of a file's claim."""
+    return Path(path).parent.name
 
 
 def file_name(request: str) -> str:
@@ -264,6 +286,11 @@ def file_limits(claim: PreparedClaim) -> Mapping[str, Sequence[int]]:
             own = [] if len(by_request) > 1 else [limit.vram_bytes for limit in limits]
             found[request] = (own + [least] * cache.CARDS)[: cache.CARDS]
     return found
+
+
+def in_environment(share: PreparedShare) -> PreparedShare:
+    """Return the share with the limit with which its containers start."""
+    return replace(share, limit=share.granted or share.limit) if share.limit else share
 
 
 def _cards(claim: PreparedClaim, request: str) -> Sequence[str]:
@@ -355,9 +382,10 @@ class LiftedFile:
         Raises:
             OSError: It cannot be opened.
         """
-        self._path = path
+        self.path: Final = path
         self._stack = ExitStack()
         self._descriptor = self._stack.enter_context(written_files.opened(path, access=os.O_RDWR))
+        self._found = os.fstat(self._descriptor)
 
     def lift(self) -> None:
         """Lift the limits until close().
@@ -368,13 +396,18 @@ class LiftedFile:
         cache.switch_compute_limits(self._descriptor, on=False)
         self._stack.callback(cache.switch_compute_limits, self._descriptor, on=True)
 
-    def is_replaced(self) -> bool:
-        """Return True if the path has another file by now, or none."""
+    def is_same(self, other: "LiftedFile | None") -> bool:
+        """Return True if both are one file, open or not."""
+        return other is not None and os.path.samestat(self._found, other._found)
+
+    def is_lifted(self) -> bool:
+        """Return True if processes that open the path now find the limits lifted."""
         try:
-            found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 - each round
+            found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 - each round
+            is_here = os.path.samestat(found, self._found)
+            return is_here and cache.compute_is_lifted(self._descriptor)
         except OSError:
-            return True
-        return not os.path.samestat(found, os.fstat(self._descriptor))
+            return False
 
     def close(self) -> None:
         """Let the limits hold if they were lifted, whether or not the tenant removed the file.
@@ -410,6 +443,7 @@ class LendingLoop:
         self._launches: dict[str, list[int]] = {}  # last seen, by claim UID
         self._working_until: dict[str, float] = {}  # by claim UID
         self._open: dict[str, LiftedFile] = {}  # by path
+        self._last: dict[str, LiftedFile] = {}  # lifted last, open or not; by path
 
     def begin(self) -> None:
         """Take back what a killed process has lent, unless another instance lends now."""
@@ -461,6 +495,7 @@ class LendingLoop:
         for gone in self._working_until.keys() - uids:
             del self._working_until[gone]
             self._launches.pop(gone, None)
+        self._last = {path: file for path, file in self._last.items() if _uid(path) in uids}
         return {uid for uid, until in self._working_until.items() if now < until}
 
     def _works(self, claim: PreparedClaim) -> bool:
@@ -487,7 +522,7 @@ class LendingLoop:
             RetryableError: That cannot be recorded.
         """
         for path in self._folders.lifted_files():
-            self._folders.limit_compute(Path(path).parent.name, path)
+            self._folders.limit_compute(_uid(path), path)
         self._lift(NOBODY, ())
 
     def _lift(self, uids: AbstractSet[str], claims: Iterable[PreparedClaim]) -> None:
@@ -503,15 +538,19 @@ class LendingLoop:
             for path in self._folders.files(claim).values()
         }
         for path in [*self._open]:
-            if path not in paths or self._open[path].is_replaced():
+            if path not in paths or not self._open[path].is_lifted():
                 with suppress(OSError):
                     self._open.pop(path).close()
         with ExitStack() as stack:
             opened = {}
             for path in paths - self._open.keys():
                 with suppress(OSError):
-                    opened[path] = LiftedFile(path)
-                    stack.callback(opened[path].close)
+                    file = LiftedFile(path)
+                    if file.is_same(self._last.get(path)) or self._folders.may_lift(file):
+                        self._last[path] = opened[path] = file
+                        stack.callback(file.close)
+                    else:
+                        file.close()
             self._folders.record_lifted(self._open.keys() | opened.keys())
             stack.pop_all()
         for path, file in opened.items():
