@@ -167,6 +167,8 @@ def _alone(scene: _Scene, name: str, pod: _Pod, *, expected: int) -> Outcome:
         tenant.go()
         if expected == 100:
             scene.until("idle compute", lambda: pod.is_lifted)
+        # The node plugin looks for processes every 10 s.
+        scene.until("its condition", lambda: scene.verdict(pod).startswith("True"))
         time.sleep(_SETTLE_SECONDS)
         since = time.monotonic()
         time.sleep(_MEASURE_SECONDS)
