@@ -275,7 +275,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
             *observed.unreadable,
             *(f"{_NEED_CEL}: {reason}" for reason in [cel_evaluation.missing] if reason),
         ],
-        release=f"1.{observed.release}",
+        release=observed.release,
     )
 
 
