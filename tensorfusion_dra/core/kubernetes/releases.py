@@ -8,7 +8,7 @@ order.
 
 from typing import Final
 
-OLDEST: Final = 34
+OLDEST: Final = 35
 NEWEST: Final = 38
 """The oldest and the newest release whose rules are known here."""
 SIMULATED: Final = 37

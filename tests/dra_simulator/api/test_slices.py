@@ -367,7 +367,7 @@ def test_slice_is_accepted_or_refused_with_field_and_reason(spec: Json, violatio
     assert not found or any(text.startswith(violation) for text in found), found
 
 
-TWO_TERMS: Final = {"nodeSelectorTerms": [{"matchExpressions": []}] * 2}
+TWO_TERMS: Final[Json] = {"nodeSelectorTerms": [{"matchExpressions": []}] * 2}
 LONG: Final = f"1.0.{10**18}"
 
 
