@@ -37,7 +37,7 @@ pytestmark = pytest.mark.process
 
 TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
 
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+VERSIONS = ("1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 

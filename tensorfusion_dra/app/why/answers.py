@@ -19,7 +19,7 @@ from tensorfusion_dra.core.admission.pod_findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.finding import Finding, Level
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import quantity, releases, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 from tensorfusion_dra.scheduling import devices, placement
@@ -106,7 +106,7 @@ class Diagnosis:
         findings: Faults that are not about free devices.
         outcomes: The nodes; empty if the pod was not tried on them.
         unchecked: What could not be read for want of a right, or checked without the CEL library.
-        release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
+        release: Minor version of Kubernetes by whose rules devices were allocated.
     """
 
     pod: str
@@ -116,7 +116,12 @@ class Diagnosis:
     findings: Sequence[Finding] = ()
     outcomes: Sequence[NodeOutcome] = field(default=())
     unchecked: Sequence[str] = ()
-    release: str = ""
+    release: int = releases.NEWEST
+
+    @property
+    def gates(self) -> list[str]:
+        """Feature gates that have to be on, as they are by default, for the answer to be right."""
+        return [gate for gate, since in releases.GATES.items() if self.release >= since]
 
 
 def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Finding]) -> str:
@@ -575,8 +580,9 @@ def lines(found: Diagnosis) -> Iterator[str]:
         nodes if any(not outcome.fits for outcome in tried) else (),
         [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
         [
-            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
-            "volumes and affinity between pods are not checked here."
+            f"This is how Kubernetes 1.{found.release} allocates devices"
+            f"{' with the feature gates ' * bool(found.gates)}{' and '.join(found.gates)}; "
+            "CPU, memory, ports, volumes and affinity between pods are not checked here."
         ]
         if found.outcomes
         else (),
@@ -632,7 +638,8 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
             for outcome in found.outcomes
         ],
         "unchecked": list(found.unchecked),
-        "release": found.release,
+        "release": f"1.{found.release}",
+        "gates": found.gates,
     }
 
 

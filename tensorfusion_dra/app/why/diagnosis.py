@@ -275,7 +275,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
             *observed.unreadable,
             *(f"{_NEED_CEL}: {reason}" for reason in [cel_evaluation.missing] if reason),
         ],
-        release=f"1.{observed.release}",
+        release=observed.release,
     )
 
 
@@ -820,6 +820,6 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
             f"requests whole cards, although the pod has {named[0]}",
             expected="capacity.requests, which the API server keeps with the feature gate "
             f"{GATE_CONSUMABLE_CAPACITY}",
-            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.35), or see whether "
             "the claim was filled by the webhook (tensorfusion-dra doctor)",
         )

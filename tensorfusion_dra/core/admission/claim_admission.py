@@ -8,7 +8,7 @@ different cards:
     - requests: [gpu-request, gpu-request-2, gpu-request-3, gpu-request-4]
       distinctAttribute: tensor-fusion.ai.dra-driver/uuid
 
-One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.34 and 1.35 may give it the
+One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.35 may give it the
 same card several times. It begins each search at the first device, and its ``distinctAttribute``
 compares a device only with the latest one of each request
 (kubernetes/kubernetes#140438; docs/adr/0019).
