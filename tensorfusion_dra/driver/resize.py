@@ -47,7 +47,9 @@ _WATCHED: Final[Projection] = {
         **dict.fromkeys(("namespace!", "name!", "uid!"), str),
         "annotations": dict.fromkeys(resize.ANNOTATIONS.values(), str),
     },
-    "status": {"allocation": {"devices": {"results": [{"driver": str, "pool": str}]}}},
+    "status": {
+        "allocation": {"devices": {"results": [dict.fromkeys(("driver", "pool", "shareID"), str)]}}
+    },
 }
 
 
@@ -91,15 +93,14 @@ class ResizeFollower:
         self._throttle = LogThrottle()
         self._guard = Lock()
         self._due: dict[str, ClaimRef] = {}  # by UID; guarded by _guard
-        self._asked: dict[str, int] = {}  # hashes of noted annotations; guarded by _guard
+        self._asked: dict[str, int] = {}  # hashes of annotations and allocation; guarded by _guard
 
     def keep(self, claim: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the watch keeps of a claim; nothing of one without a device of this node."""
         found = projected(claim, _WATCHED)
         if self.label not in resize.label(found).values():
             return {}
-        about = found["metadata"]
-        return {**about, "annotations": hash(str(about.get("annotations")))}
+        return {**found["metadata"], "annotations": hash(str(found))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Have the claims with the label read of which a change was missed."""
@@ -107,7 +108,7 @@ class ResizeFollower:
             self.on_event("ADDED", item)
 
     def on_event(self, _event: str, item: Mapping[str, Any]) -> None:
-        """Have a claim read whose annotations for limits changed."""
+        """Have a claim read whose annotations for limits, or whose allocation, changed."""
         ref = ClaimRef(namespace=item["namespace"], name=item["name"], uid=item["uid"])
         with self._guard:
             if self._asked.get(ref.uid) == item["annotations"]:

@@ -335,6 +335,21 @@ def test_a_claim_that_was_allocated_again_keeps_its_record(node: Node) -> None:
     assert node.limits() == {"a": [16]}
 
 
+def test_a_claim_that_is_allocated_anew_with_the_same_limits_is_answered_again(node: Node) -> None:
+    ref = node.claim("a")
+    node.resize(ref, vram="60Gi")
+    node.setup.unprepare(ref)
+    results = node.stored(ref)["status"]["allocation"]["devices"]["results"]
+    results[0]["shareID"] = "7b0fc0f5-4ab7-4b1b-a4d4-3b9f7c1d0a55"
+    node.note(ref)
+    node.setup.prepared(ref)
+
+    node.follower.check()
+
+    assert node.outcome(ref).startswith("Granted: ")
+    assert (node.limits(), len(node.events.noted)) == ({"a": [60]}, 1)
+
+
 def test_an_error_of_one_claim_delays_no_other_and_is_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
