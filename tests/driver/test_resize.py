@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -348,6 +349,21 @@ def test_a_claim_that_is_allocated_anew_with_the_same_limits_is_answered_again(n
 
     assert node.outcome(ref).startswith("Granted: ")
     assert (node.limits(), len(node.events.noted)) == ({"a": [60]}, 1)
+
+
+def test_a_change_waits_while_its_card_is_not_known_and_says_nothing(node: Node) -> None:
+    ref, known = node.claim("a"), node.setup.catalog._current
+    assert known is not None
+    node.setup.catalog._current = replace(known, devices=())
+
+    with pytest.raises(RetryableError, match=f"claim default/a: {GPU_0}: found no such card now"):
+        node.resize(ref, vram="60Gi")
+    assert (node.limits(), node.outcome(ref)) == ({"a": [16]}, "None: None")
+    node.setup.catalog._current = known
+    node.follower.check()
+
+    assert node.limits() == {"a": [60]}
+    assert node.outcome(ref).startswith("Granted: ")
 
 
 def test_an_error_of_one_claim_delays_no_other_and_is_tried_again(

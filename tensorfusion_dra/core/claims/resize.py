@@ -31,7 +31,7 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -116,6 +116,9 @@ def of_claim(
         claim: As it is stored now.
         rules: Of the node, with the facts of the claim's enforcer.
         devices: The node's cards by name, to turn TFLOPS into percent.
+
+    Raises:
+        RetryableError: A card of the claim is not published now, so its TFLOPS are not known.
     """
     asked = {
         name: claim.annotations[key][:_MAX_SHOWN]
@@ -140,6 +143,7 @@ def _shares(
     Raises:
         ClaimError: An annotation is malformed, a limit is below its request, or the record is of
             another allocation.
+        RetryableError: A card is not among the devices.
     """
     first = record.shares[0]
     defaults = SharePolicy(
@@ -155,8 +159,13 @@ def _shares(
     refused: dict[str, None] = {}
     for share, policy in zip(record.shares, policies, strict=True):
         shares.append(share)
-        if share.limit is None or share.device not in devices:
+        if share.limit is None:
             continue
+        if share.device not in devices:
+            raise RetryableError(
+                f"claim {record.ref}: {share.device}: found no such card now, expected the one "
+                "whose limit is to change"
+            )
         gpu = devices[share.device].gpu
         _, wanted = lending.request_and_wanted(
             share.device, gpu, share.consumed, policy, rules.unasked_percent
