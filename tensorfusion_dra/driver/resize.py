@@ -30,6 +30,7 @@ from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
+from tensorfusion_dra.driver.enforcement_watch import MAX_PODS
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
@@ -185,6 +186,7 @@ class ResizeFollower:
         is_new = self._status.report_resize(record, found)
         # A start reads all such claims again, which is no news.
         if is_new and (is_changed or found.refused):
-            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in record.shares))
-            for pod in record.pods[:1]:
+            shares = [share for share in record.shares if not share.admin_access]
+            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in shares))
+            for pod in claim.pods[:MAX_PODS]:
                 self._events.note(names.EVENT_LIMIT_CHANGED, text, pod=pod)

@@ -286,6 +286,24 @@ def test_both_requests_of_a_claim_change_or_neither(node: Node) -> None:
     assert node.limits()["c"] == [8, 10]
 
 
+def test_pods_that_use_the_claim_now_get_an_event_and_observed_cards_are_not_in_it(
+    node: Node,
+) -> None:
+    observed = {**share_result(GPU_1, request="observe"), "adminAccess": True}
+    del observed["shareID"], observed["consumedCapacity"]
+    ref = put_claim(node.setup, "a", share_result(), observed, pods=["p0"])
+    node.setup.prepared(ref)
+    node.stored(ref)["status"]["reservedFor"] = [
+        {"resource": "pods", "name": f"p{number}", "uid": f"uid-of-p{number}"}
+        for number in range(8)
+    ]
+
+    assert node.resize(ref, vram="20Gi").startswith("Granted: ")
+
+    assert [pod.name for pod in node.events.pods if pod] == ["p0", "p1", "p2", "p3"]
+    assert {text for _, text in node.events.noted} == {node.outcome(ref).removeprefix("Granted: ")}
+
+
 def test_a_lowered_limit_counts_at_once_and_says_so_until_it_is_free(node: Node) -> None:
     ref = node.claim("a", vram="60Gi")
 
