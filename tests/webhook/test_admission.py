@@ -1370,6 +1370,10 @@ def test_a_claim_without_a_card_is_changed_without_a_label() -> None:
     document = by_hand("ResourceClaim", {"vram": "16Gi"})
 
     assert reviewed(document, document) == PASSED
+    other = allocated()
+    (result,) = other["status"]["allocation"]["devices"]["results"]
+    result["driver"] = "nic.example.com"
+    assert reviewed(other, other) == PASSED
     status = replace(review_of(document, operation="UPDATE", old=document), subresource="status")
     assert Cluster().admission.claim(status) == PASSED
 
