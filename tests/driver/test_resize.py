@@ -158,8 +158,50 @@ def test_a_raise_is_granted_then_taken_back_by_a_request_and_given_again(node: N
 
 
 def test_more_than_the_card_has_is_granted_in_part(node: Node) -> None:
-    assert node.resize(node.claim("a"), vram="1000Gi", tflops="100000").startswith("GrantedInPart")
+    ref = node.claim("a")
+    assert node.resize(ref, vram="1000Gi", tflops="100000").startswith("GrantedInPart: ")
     assert node.limits() == {"a": [CARD_GIB]}
+    assert node.resize(ref, vram="81Gi").endswith("lends no more now, and up to 80Gi at any time")
+    assert node.resize(ref, vram="80Gi").startswith("Granted: ")
+
+
+def test_what_a_card_never_gives_is_said_and_what_it_lends_is_given(
+    node: Node, tmp_path: Path
+) -> None:
+    ref = node.claim("a")
+    found = node.resize(ref, tflops="312.1")
+    assert (found.partition(":")[0], node.compute(ref)) == ("GrantedInPart", [100])
+    assert found.endswith(": the card lends no more now, and has 312 TFLOPS")
+    assert node.resize(ref, tflops="312").startswith("Granted: ")
+
+    of_hami = of_enforcer(tmp_path / "hami", HAMI_CORE)
+    ref = of_hami.claim("a", 10)
+    found = of_hami.resize(ref, vram="41Gi")
+    assert found.endswith(": the card lends no more now, and up to 40Gi at any time")
+    assert of_hami.limits() == {"a": [40]}
+    assert of_hami.resize(ref, vram="40Gi").startswith("Granted: ")
+
+
+def test_an_amount_that_is_not_asked_for_is_no_part_of_the_answer(node: Node) -> None:
+    parameters = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare"}
+    ref = put_claim(node.setup, "a", share_result())
+    node.stored(ref)["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClaim",
+            "opaque": {
+                "driver": names.DRIVER,
+                "parameters": {**parameters, "limits": {"tflops": "312"}},
+            },
+        }
+    ]
+    node.setup.prepared(ref)
+    node.claim("b")
+    record = node.setup.record(ref)
+    assert record is not None
+    assert record.shares[0].compute_clamped
+
+    # The webhook writes 0 for a limit that a pod does not set.
+    assert node.resize(ref, vram="20Gi", tflops="0").startswith("Granted: ")
 
 
 def test_compute_and_memory_change_alone_or_together(node: Node) -> None:
@@ -196,6 +238,7 @@ def test_what_is_malformed_or_below_the_request_changes_nothing(node: Node, anno
     assert "vram" in found
     assert (node.limits(), node.setup.files()) == ({"a": [60]}, files)
     assert len(found) < 5000
+    assert len(node.setup.status.resized()[ref.uid].asked.get("vram", "")) <= 64
     (event,) = [text for reason, text in node.events.noted if "Gi of memory" in text][1:]
     assert event in found
 
@@ -244,6 +287,24 @@ def test_memory_changes_beside_compute_that_is_fixed_and_was_annotated_before(
 
     assert node.resize(ref, tflops="200", vram="40Gi").startswith("Granted: ")
     assert node.limits() == {"a": [40]}
+
+
+def test_an_amount_that_is_fixed_and_no_longer_annotated_is_not_refused(tmp_path: Path) -> None:
+    node = of_enforcer(tmp_path, MPS)
+    ref = node.claim("a", tflops="200", vram="20Gi")
+    before = node.setup.record(ref)
+
+    assert node.resize(ref).startswith("Granted: ")
+    assert node.setup.record(ref) == before
+
+
+def test_compute_that_is_not_asked_for_is_what_the_node_gives_for_that(node: Node) -> None:
+    ref = node.claim("a", tflops="200")
+    node.follower._rules = replace(node.setup.rules, unasked_percent=50)
+
+    node.resize(ref, vram="20Gi")
+
+    assert node.compute(ref) == [50]
 
 
 def test_limits_of_a_class_that_claims_do_not_override_stay(node: Node) -> None:
