@@ -550,7 +550,10 @@ def test_annotations_that_change_all_the_time_are_followed_every_five_seconds(
     assert node.limits() == {"a": [50]}
 
 
-def test_the_loop_follows_a_change_at_once_and_survives_an_outage(node: Node) -> None:
+def test_the_loop_follows_a_change_at_once_and_survives_an_outage(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resize_follower, "_MAX_WAIT_SECONDS", 3600.0)
     ref = node.claim("a")
     node.setup.claims.away = True
     node.annotate(ref, vram="60Gi")
