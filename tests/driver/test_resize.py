@@ -326,6 +326,18 @@ def test_limits_of_a_class_that_claims_do_not_override_stay(node: Node) -> None:
     assert (node.limits(), node.compute(ref)) == ({"a": [32]}, [65])
 
 
+def test_a_refusal_that_is_known_is_no_news(node: Node) -> None:
+    ref = node.claim("a")
+    node.resize(ref, vram="1Gi")
+    answer = node.setup.status._known[ref.uid].resize
+    node.follower._asked.clear()  # as after a restart, or of very many claims
+
+    assert node.resize(ref, vram="1Gi").startswith("Refused: ")
+
+    assert len(node.events.noted) == 1
+    assert node.setup.status._known[ref.uid].resize is answer
+
+
 def test_both_requests_of_a_claim_change_or_neither(node: Node) -> None:
     ref = node.claim("a", 16, GPU_0, GPU_1)
     node.claim("b", 50)
