@@ -1374,7 +1374,7 @@ def test_a_claim_without_a_card_is_changed_without_a_label() -> None:
     (result,) = other["status"]["allocation"]["devices"]["results"]
     result["driver"] = "nic.example.com"
     assert reviewed(other, other) == PASSED
-    status = replace(review_of(document, operation="UPDATE", old=document), subresource="status")
+    status = replace(review_of(allocated(), operation="UPDATE"), subresource="status")
     assert Cluster().admission.claim(status) == PASSED
 
 
