@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -401,6 +402,27 @@ def test_a_change_between_the_reading_of_a_claim_and_its_record_is_not_lost(node
     node.follower.check()
 
     assert node.limits() == {"a": [60]}
+
+
+def test_a_change_while_its_claim_is_read_is_followed_after_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, fetch = node.claim("a"), node.setup.claims.fetch
+
+    def fetching(ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
+        found = deepcopy(fetch(ref, wait_seconds=wait_seconds))
+        monkeypatch.undo()
+        node.annotate(claim, vram="40Gi")
+        node.note(claim)
+        return found
+
+    monkeypatch.setattr(node.setup.claims, "fetch", fetching)
+    node.resize(claim, vram="20Gi")
+    assert node.limits() == {"a": [20]}
+
+    node.follower.check()
+
+    assert node.limits() == {"a": [40]}
 
 
 def test_a_claim_that_is_gone_or_replaced_is_forgotten_and_delays_no_other(node: Node) -> None:
