@@ -30,6 +30,7 @@ from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
+from tensorfusion_dra.driver.enforcement_watch import MAX_PODS
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
@@ -47,7 +48,9 @@ _WATCHED: Final[Projection] = {
         **dict.fromkeys(("namespace!", "name!", "uid!"), str),
         "annotations": dict.fromkeys(resize.ANNOTATIONS.values(), str),
     },
-    "status": {"allocation": {"devices": {"results": [{"driver": str, "pool": str}]}}},
+    "status": {
+        "allocation": {"devices": {"results": [dict.fromkeys(("driver", "pool", "shareID"), str)]}}
+    },
 }
 
 
@@ -91,15 +94,14 @@ class ResizeFollower:
         self._throttle = LogThrottle()
         self._guard = Lock()
         self._due: dict[str, ClaimRef] = {}  # by UID; guarded by _guard
-        self._asked: dict[str, int] = {}  # hashes of noted annotations; guarded by _guard
+        self._asked: dict[str, int] = {}  # hashes of annotations and allocation; guarded by _guard
 
     def keep(self, claim: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the watch keeps of a claim; nothing of one without a device of this node."""
         found = projected(claim, _WATCHED)
         if self.label not in resize.label(found).values():
             return {}
-        about = found["metadata"]
-        return {**about, "annotations": hash(str(about.get("annotations")))}
+        return {**found["metadata"], "annotations": hash(str(found))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Have the claims with the label read of which a change was missed."""
@@ -107,7 +109,7 @@ class ResizeFollower:
             self.on_event("ADDED", item)
 
     def on_event(self, _event: str, item: Mapping[str, Any]) -> None:
-        """Have a claim read whose annotations for limits changed."""
+        """Have a claim read whose annotations for limits, or whose allocation, changed."""
         ref = ClaimRef(namespace=item["namespace"], name=item["name"], uid=item["uid"])
         with self._guard:
             if self._asked.get(ref.uid) == item["annotations"]:
@@ -184,6 +186,7 @@ class ResizeFollower:
         is_new = self._status.report_resize(record, found)
         # A start reads all such claims again, which is no news.
         if is_new and (is_changed or found.refused):
-            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in record.shares))
-            for pod in record.pods[:1]:
+            shares = [share for share in record.shares if not share.admin_access]
+            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in shares))
+            for pod in claim.pods[:MAX_PODS]:
                 self._events.note(names.EVENT_LIMIT_CHANGED, text, pod=pod)

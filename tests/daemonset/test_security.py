@@ -639,9 +639,15 @@ def test_a_fraction_of_a_byte_that_may_keep_pods_waiting_is_warned_of(
 
 
 def edited_pod(
-    *, limit: str = "", other: str = "", is_bound: bool = True, has_claims: bool = True
+    *,
+    limit: str = "",
+    other: str = "",
+    is_bound: bool = True,
+    has_claims: bool = True,
+    name: str = names.ANNOTATION_VRAM_LIMIT,
+    **status: Any,
 ) -> Any:
-    found = {names.ANNOTATION_VRAM_LIMIT: limit, "example.com/other": other}
+    found = {name: limit, "example.com/other": other}
     return {
         "metadata": {
             "name": "a",
@@ -652,7 +658,14 @@ def edited_pod(
             **({"nodeName": "node-01"} if is_bound else {}),
             **({"resourceClaims": [{"name": "gpu"}]} if has_claims else {}),
         },
+        "status": status,
     }
+
+
+def edit_of(name: str, **status: Any) -> tuple[Any, Any, str, str]:
+    """Return a tenant's new limit of a running pod, which is warned of."""
+    pods = [edited_pod(limit=limit, name=name, has_claims=not status, **status) for limit in "12"]
+    return pods[0], pods[1], "tenant", "use kubectl tensorfusion resize a"
 
 
 @pytest.mark.process
@@ -667,6 +680,11 @@ def edited_pod(
         ),
         (edited_pod(limit="1Gi"), edited_pod(limit="40Gi"), "tenant", "limits of a pod that runs"),
         (edited_pod(limit="1Gi"), edited_pod(), "tenant", "or annotate its ResourceClaim"),
+        edit_of(names.ANNOTATION_TFLOPS_LIMIT),
+        edit_of(names.ANNOTATION_COMPUTE_PERCENT_LIMIT),
+        edit_of(
+            names.ANNOTATION_VRAM_LIMIT, extendedResourceClaimStatus={"resourceClaimName": "a-x"}
+        ),
         (edited_pod(limit="1Gi"), edited_pod(limit="1Gi", other="1"), "tenant", ""),
         (edited_pod(is_bound=False), edited_pod(limit="1Gi", is_bound=False), "tenant", ""),
         (edited_pod(has_claims=False), edited_pod(limit="1Gi", has_claims=False), "tenant", ""),

@@ -427,8 +427,9 @@ def below_request(
 ) -> Iterator[FieldError]:
     """Yield each limit of a claim, its annotations or its classes that is below its request.
 
-    No node would prepare the claim. Admin access has no limits. An amount that a request does not
-    name is not compared, since the size of the card is not known here.
+    No node would prepare the claim. Admin access has no limits. Of an allocated claim what it
+    consumes is compared, and no alternative that the scheduler did not choose. Before that, an
+    amount that a request does not name is not compared: the size of the card is not known here.
 
     Args:
         path: Of the requests, in the object that has them.
@@ -439,10 +440,16 @@ def below_request(
     """
     requests = resource_claims.every_request(claim)
     every = with_annotations(claim, requests, classes)
+    consumed = {
+        str(result.get("request")): map_at(result, "consumedCapacity")
+        for result in resource_claims.results(claim)
+    }
     for name, each in requests:
         limits = merged(every, name)
-        if (limits.tflops_limit or limits.vram_limit) and not each.get("adminAccess"):
-            asked = parsed_amounts(map_at(each, "capacity", "requests"))
+        is_chosen = not consumed or name in consumed
+        has_limits = limits.tflops_limit or limits.vram_limit
+        if is_chosen and has_limits and not each.get("adminAccess"):
+            asked = parsed_amounts(consumed.get(name) or map_at(each, "capacity", "requests"))
             for capacity, text in share_policy.below_request(limits, asked):
                 found = f"request {name}: {capacity} limit: {text}"
                 yield FieldError(path, Reason.INVALID, found)
