@@ -60,10 +60,10 @@ def _own(found: object) -> dict[str, str]:
 
 
 def _of_share(found: object) -> dict[str, str]:
-    """Return the annotations of a claim that are read, without most of what is too long to be valid.
+    """Return the annotations of a claim that are read, each cut above the length of a valid one.
 
-    A claim has to stay readable whatever else its tenant annotates: a node that cannot read it keeps
-    a limit for which a quota charges it no more.
+    A claim has to stay readable whatever else its tenant annotates: a node that cannot read it
+    keeps a limit for which a quota charges it no more.
     """
     return {
         key: str(text)[:_MAX_ANNOTATION]
