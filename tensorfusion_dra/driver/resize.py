@@ -8,8 +8,9 @@ its name, and whether its limits changed: the claim is then read, its record get
 and in an Event on its pods.
 
 Anybody may label claims with the name of a node, or change annotations all the time. So claims
-without a device of this node are ignored, at most MAX_NOTED are noted, and changes are followed
-every SPACING_SECONDS: the first one at once, and of those in between the last one.
+without a device of this node are ignored, and of those that are not prepared at most MAX_NOTED stay
+noted. Changes are followed every SPACING_SECONDS: the first one at once, and of those in between
+the last one.
 
 A claim that is not prepared yet is noted too: its prepare may have read it just before the change.
 """
@@ -115,9 +116,8 @@ class ResizeFollower:
             if self._asked.get(ref.uid) == item["annotations"]:
                 return
             self._asked[ref.uid], self._due[ref.uid] = item["annotations"], ref
-            for noted in (self._asked, self._due):
-                if len(noted) > MAX_NOTED:
-                    del noted[next(iter(noted))]
+            if len(self._asked) > MAX_NOTED:
+                del self._asked[next(iter(self._asked))]
         self._wakeup.wake()
 
     def stop(self) -> None:
@@ -152,6 +152,10 @@ class ResizeFollower:
         records = {claim.ref.uid: claim for claim in self._store.claims()}
         with self._guard:
             due = [ref for uid, ref in self._due.items() if uid in records]
+            # None of a prepared claim is dropped: it would keep a limit that it gave up.
+            others = [uid for uid in self._due if uid not in records]
+            for uid in others[: max(0, len(others) - MAX_NOTED)]:
+                del self._due[uid]
         failed: RetryableError | None = None
         for ref in due:
             try:

@@ -299,6 +299,7 @@ VARIANT: Final = {
     "names": "webhook",
     "amounts": "webhook",
     "edits": "webhook",
+    "labels": "webhook",
 }
 """How the chart is installed for each policy."""
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
@@ -707,6 +708,41 @@ def test_an_edit_of_a_running_pods_limits_is_warned_of(
         "tensorfusion-dra-edits",
     )
     assert bound["spec"]["validationActions"] == ["Warn"]
+
+
+def labelled_claim(node: str, driver: str = "") -> Any:
+    results = [{"driver": driver}] if driver else []
+    return {
+        "metadata": {"name": "a", **({"labels": {names.LABEL_NODE: node}} if node else {})},
+        "spec": {},
+        **({"status": {"allocation": {"devices": {"results": results}}}} if driver else {}),
+    }
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, labelled_claim("node-01"), "found it on a claim without a GPU"),
+        (labelled_claim(""), labelled_claim("node-01"), "found it on a claim without a GPU"),
+        (labelled_claim("node-01"), labelled_claim("node-02"), "without a GPU"),
+        (*(labelled_claim(node, "nic.example.com") for node in ("", "node-01")), "without a GPU"),
+        (labelled_claim("", names.DRIVER), labelled_claim("node-01", names.DRIVER), ""),
+        (labelled_claim("node-01", names.DRIVER), labelled_claim("node-01"), ""),
+        (labelled_claim("node-01"), labelled_claim(""), ""),
+        (None, labelled_claim(""), ""),
+    ],
+)
+def test_only_a_claim_with_a_gpu_gets_the_label_by_which_its_node_watches_it(
+    old: Any, new: Any, expected: str
+) -> None:
+    check(expected, denial("labels", old, new))
+    bound = helm.one(
+        helm.render(VARIANTS["webhook"]),
+        "ValidatingAdmissionPolicyBinding",
+        "tensorfusion-dra-labels",
+    )
+    assert bound["spec"]["validationActions"] == ["Deny"]
 
 
 @pytest.mark.parametrize("name", ["pods.dra.tensor-fusion.ai", "claims.dra.tensor-fusion.ai"])

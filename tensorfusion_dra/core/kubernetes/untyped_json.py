@@ -12,6 +12,8 @@ level, and Python's recursion limit is a thousand."""
 MAX_ELEMENTS: Final = 50_000
 """Of one text. A parsed element, such as a short list, takes up to 110 bytes, so these take at most
 6 MB. The largest pods have a few thousand elements."""
+AROUND_ITEM: Final = 16
+"""Elements that an object alone, or an event of a watch, may have beyond those of a list's item."""
 MAX_OBJECT_BYTES: Final = 2**20
 """Of one object. An API server stores up to 3 MiB, but pods, claims and slices of more than some
 hundred KiB are not found in practice."""
@@ -100,7 +102,7 @@ def parse(text: bytes | bytearray) -> object:
         BoundError: It has too many elements, or nests too deeply.
         ValueError: It is not JSON.
     """
-    check_elements(elements(text))
+    check_elements(elements(text) - AROUND_ITEM)
     try:
         value: object = json.loads(text)
     except RecursionError:
