@@ -102,7 +102,7 @@ def parse(text: bytes | bytearray) -> object:
         BoundError: It has too many elements, or nests too deeply.
         ValueError: It is not JSON.
     """
-    check_elements(elements(text) - AROUND_ITEM)
+    check_elements(elements(text), MAX_ELEMENTS + AROUND_ITEM)
     try:
         value: object = json.loads(text)
     except RecursionError:
@@ -134,14 +134,14 @@ def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
     return value
 
 
-def check_elements(found: int) -> None:
+def check_elements(found: int, most: int = MAX_ELEMENTS) -> None:
     """Check the number of elements of a text.
 
     Raises:
         BoundError: They are too many.
     """
-    if found > MAX_ELEMENTS:
-        raise BoundError(f"found {found} elements or more, expected at most {MAX_ELEMENTS}")
+    if found > most:
+        raise BoundError(f"found {found} elements or more, expected at most {most}")
 
 
 def check_levels(value: object) -> None:
