@@ -102,7 +102,7 @@ def parse(text: bytes | bytearray) -> object:
         BoundError: It has too many elements, or nests too deeply.
         ValueError: It is not JSON.
     """
-    check_elements(elements(text), MAX_ELEMENTS + AROUND_ITEM)
+    check_elements(elements(text), around=AROUND_ITEM)
     try:
         value: object = json.loads(text)
     except RecursionError:
@@ -134,12 +134,16 @@ def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
     return value
 
 
-def check_elements(found: int, most: int = MAX_ELEMENTS) -> None:
+def check_elements(found: int, *, around: int = 0) -> None:
     """Check the number of elements of a text.
+
+    Args:
+        around: How many it may have beside those of an item.
 
     Raises:
         BoundError: They are too many.
     """
+    most = MAX_ELEMENTS + around
     if found > most:
         raise BoundError(f"found {found} elements or more, expected at most {most}")
 
