@@ -336,17 +336,14 @@ def _errors(  # noqa: PLR0912 - one case for each struct
                     yield required(at, text)
             case "OpaqueDeviceConfiguration":
                 yield from _raw_errors(f"{at}.parameters", found.get("parameters"))
-            case "CapacityRequirements" if release >= releases.STRICT_API:
-                yield from _amount_errors(f"{at}.requests", part(found, "requests"))
             case "DeviceRequestAllocationResult":
                 yield from _reference_errors(f"{at}.request", found.get("request"), names)
-                if release >= releases.STRICT_API:
-                    amounts = part(found, "consumedCapacity")
-                    yield from _amount_errors(f"{at}.consumedCapacity", amounts)
             case "AllocatedDeviceStatus":
                 yield from _raw_errors(f"{at}.data", found.get("data"))
             case "Condition":
                 yield from _condition_errors(at, found)
+        for amounts in ("requests", "consumedCapacity") if release >= releases.STRICT_API else ():
+            yield from _amount_errors(f"{at}.{amounts}", part(found, amounts))
         for index, name in enumerate(as_list(found.get("requests"))):
             if isinstance(name, str):
                 yield from _reference_errors(f"{at}.requests[{index}]", name, names)

@@ -110,9 +110,10 @@ def used_permissions(account: Account, minor: int) -> list[tuple[str, ...]]:
 def test_feature_gates_are_on_from_the_release_that_the_page_says(cluster: Cluster) -> None:
     minor = minor_version(cluster.version())
     assert minor is not None
-    answer = cluster.api.send("GET", "/metrics", wait_seconds=10)
+    answer = cluster.api.send("GET", "/metrics", accept="text/plain", wait_seconds=30)
+    metrics = b"".join(answer.pieces()).decode()
     line = r'^kubernetes_feature_enabled\{name="(\w+)",stage="\w*"\} ([01])$'
-    found = dict(re.findall(line, answer.body().decode(), re.MULTILINE))
+    found = dict(re.findall(line, metrics, re.MULTILINE))
 
     rows = markdown.table(markdown.text(markdown.ROOT / "docs" / "advanced.md"), "gates")
 

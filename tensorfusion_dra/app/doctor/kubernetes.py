@@ -193,7 +193,7 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
-            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{class_admission.APART_SINCE_MINOR}",
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{releases.DEVICES_ONCE}",
         )
 
 

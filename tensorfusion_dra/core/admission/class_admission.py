@@ -18,7 +18,7 @@ and a constraint that keeps the cards of the request apart. Amounts that the cla
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
@@ -27,7 +27,13 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
+from tensorfusion_dra.core.kubernetes import (
+    quantity,
+    releases,
+    resource_claims,
+    review,
+    untyped_json,
+)
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import (
     as_list,
@@ -41,10 +47,6 @@ from tensorfusion_dra.core.kubernetes.untyped_json import (
 Item = Mapping[str, Any]
 Json = dict[str, Any]
 
-APART_SINCE_MINOR: Final = 36
-"""First release whose scheduler gives each device of one request only once
-(kubernetes/kubernetes#140438)."""
-
 
 def keeps_cards_apart(minor: int | None) -> bool:
     """Return True if the scheduler gives each card of a request only once.
@@ -52,7 +54,7 @@ def keeps_cards_apart(minor: int | None) -> bool:
     Args:
         minor: The cluster's minor version; None if it is unknown.
     """
-    return minor is not None and minor >= APART_SINCE_MINOR
+    return minor is not None and minor >= releases.DEVICES_ONCE
 
 
 def of_class(device_class: Item) -> ShareParameters | None:
@@ -109,7 +111,7 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
                 raise InputError(
                     f"request {name}: found several GPUs, expected `exactly` with a count of at "
                     f"most {resource_claims.MAX_RESULTS}: before Kubernetes "
-                    f"1.{APART_SINCE_MINOR} each GPU needs a request of its own"
+                    f"1.{releases.DEVICES_ONCE} each GPU needs a request of its own"
                 )
             request["exactly"] = {**exactly, "count": 1}
         claim_admission.keep_apart(devices, request, cards)
@@ -158,6 +160,6 @@ def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> It
                     f"pod {path}.resources.claims[{index}].request",
                     Reason.INVALID,
                     f"found {use['request']}, which asks for several GPUs, expected none: before "
-                    f"Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own, and a "
-                    "container gets all of them only by the claim's name",
+                    f"Kubernetes 1.{releases.DEVICES_ONCE} each GPU needs a request of its own, "
+                    "and a container gets all of them only by the claim's name",
                 )
