@@ -56,6 +56,8 @@ VERBS: Final = (
     Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),
     Verb("top", module="top", help="show the cluster's GPUs, what is free, and who has the rest"),
     Verb("resize", module="resize", help="change the limits of a claim while its containers run"),
+    Verb("cordon", module="cordon.command", help="take a GPU out of service, and say why"),
+    Verb("uncordon", module="cordon.uncordon", help="put a GPU back into service"),
     Verb("why", module="why.command", help="explain why a pod waits for GPUs, and what would help"),
     Verb(
         "teardown-check",

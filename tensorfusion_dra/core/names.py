@@ -139,6 +139,10 @@ TAINT_UNHEALTHY: Final = "tensor-fusion.ai/unhealthy"
 """Key of the taint of an unhealthy device; its value is the reason."""
 TAINT_ENFORCER_MISSING: Final = "tensor-fusion.ai/enforcer-missing"
 """Key of the taint of the devices of a node whose enforcer stayed away for too long."""
+TAINT_CORDONED: Final = "tensor-fusion.ai/cordoned"
+"""Key of the taint of a device that an administrator took out of service."""
+CORDON_PREFIX: Final = "cordon.tensor-fusion.ai/"
+"""Prefix of a Node's annotation that takes the device of the rest of its name out of service."""
 
 # Conditions of a device in a claim's status, for which the scheduler waits (KEP-5007).
 BINDING_READY: Final = "tensor-fusion.ai/enforcer-ready"
