@@ -122,6 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if serves and isinstance(error, RetryableError) else 2
 
 
+def complete() -> None:
+    """Print candidates for the typed words, as the program kubectl_complete-tensorfusion."""
+    completion = importlib.import_module("tensorfusion_dra.app.completion")
+    users = [verb.name for verb in VERBS if not verb.serves]
+    completion.complete(_whole_parser(), users, sys.argv[1:])
+
+
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
     """Return the parser of the command, with the flags of only the chosen verbs.
 

@@ -1,5 +1,6 @@
 """The verbs `cordon` and `uncordon`: where they write, and what others then show."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from dra_simulator.rest import NODES, SLICES
+from tensorfusion_dra import cli
 from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import cordon
@@ -195,3 +197,20 @@ def test_a_card_that_is_not_there_or_not_the_only_one_is_said(
 
     assert ended.code == 2
     assert error in ended.err
+
+
+def test_kubectl_completes_pods_namespaces_and_cards(
+    cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_pod("train", request({"vram": "20Gi"}))
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+
+    def completed(*words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["kubectl_complete-tensorfusion", *words])
+        cli.complete()
+        return capsys.readouterr().out.splitlines()
+
+    assert completed("why", "t") == ["train", ":4"]
+    assert completed("why", "-n", "kube", "t") == [":4"]
+    assert completed("top", "-n", "def") == ["default", ":4"]
+    assert completed("cordon", "node-01/") == [f"node-01/{device}", ":4"]

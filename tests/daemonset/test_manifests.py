@@ -125,6 +125,21 @@ def test_chart_translates_the_chosen_dialects_and_none_by_default(chosen: list[s
     assert names == [*chosen, "pods", "claims", "changed-limits"]
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"shareClasses": {"quarter": {"requests": {"vram": "20Gi"}}}}, "shareClasses: found it"),
+        ({"webhook": {"dialects": ["hami"]}}, "webhook.dialects: found it without webhook.enabled"),
+        ({"webhook": {"classes": ["mine"]}}, "webhook.classes: found it without webhook.enabled"),
+        ({"settings": {"tflops-oversell-ratio": -5}}, "tflops-oversell-ratio"),
+    ],
+)
+def test_values_that_would_do_nothing_are_refused(values: dict[str, object], error: str) -> None:
+    with pytest.raises(RefusedValuesError, match=error):
+        helm.render(values)
+
+
 def test_chart_knows_the_dialects_of_the_webhook() -> None:
     schema = json.loads((ROOT / "daemonset" / "chart" / "values.schema.json").read_text())
 
