@@ -318,6 +318,26 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     assert images == {expected}
 
 
+def undescribed(schema: Any, path: str = "") -> list[str]:
+    """Return the fields of a schema that have no description."""
+    found = []
+    for name, field in schema.get("properties", {}).items():
+        at = f"{path}.{name}"
+        found += ([] if field.get("description") else [at]) + undescribed(field, at)
+    return found + (undescribed(schema["items"], f"{path}[]") if "items" in schema else [])
+
+
+@pytest.mark.parametrize(
+    "file", sorted((helm.CHART / "tensor-fusion-crds").iterdir()), ids=lambda file: file.stem
+)
+def test_kubectl_explains_every_field_of_the_definitions(file: Path) -> None:
+    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+
+    assert schema["description"]
+    assert undescribed(schema) == []
+
+
 def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
     files = sorted((helm.CHART / "tensor-fusion-crds").iterdir())
 
