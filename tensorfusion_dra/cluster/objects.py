@@ -394,6 +394,14 @@ class ApiNodes:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)
 
+    def annotations(self) -> Mapping[str, Any]:
+        """Return the Node's annotations.
+
+        Raises:
+            RetryableError: The API server did not answer, or permission is missing.
+        """
+        return map_at(self._fetch({"resourceVersion": "0"}), "metadata", "annotations")
+
     def is_ready(self) -> bool:
         conditions = (self._fetch({}).get("status") or {}).get("conditions") or []
         return any(

@@ -28,7 +28,7 @@ from tensorfusion_dra.enforcers.mps.declaration import MPS
 from tests.support import helm, markdown, yaml_text
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
-from tests.support.markdown import INSTALL, PAGES, ROOT, USE, WAYS
+from tests.support.markdown import INSTALL, MAINTAIN, PAGES, ROOT, USE, WAYS
 from tests.support.status_scenes import scenes
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -330,7 +330,7 @@ def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
         assert block.ways <= set(WAYS), block.place
 
 
-@pytest.mark.parametrize("page", [INSTALL, USE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [INSTALL, USE, MAINTAIN], ids=lambda page: page.name)
 def test_commands_of_a_page_are_run_in_both_ways(page: Path) -> None:
     ways = (block.ways for block in markdown.typed_blocks(page))
 

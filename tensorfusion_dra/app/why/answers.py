@@ -550,7 +550,7 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
             yield f"Correct the selector {short(subject)}: the cards have {name}: {values}."
 
 
-def lines(found: Diagnosis) -> Iterator[str]:
+def lines(found: Diagnosis, *, is_wide: bool) -> Iterator[str]:
     """Return the lines of a diagnosis, with short names of cards.
 
     Characters that a terminal would execute are escaped.
@@ -572,7 +572,9 @@ def lines(found: Diagnosis) -> Iterator[str]:
     ]
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, cut)
-    nodes = streams.table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    nodes = streams.table(
+        [("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="", is_wide=is_wide
+    )
     text = streams.sections(
         [_cut(found.answer, cut)],
         ["What helps", *(f"  - {_cut(text, cut)}" for text in helps)] if helps else (),

@@ -100,6 +100,8 @@ def filled(claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool
             devices["constraints"].append(
                 {"requests": cards, "matchAttribute": f"{names.DRIVER}/{names.ATTR_MODEL}"}
             )
+        if wanted.match:
+            devices["constraints"].append({"requests": cards, "matchAttribute": wanted.match})
     return _annotated(result, wanted.share)
 
 

@@ -127,6 +127,15 @@ def _core_policy(text: str) -> str:
     return "" if not text else _LIKE_REQUEST if is_forced else "100"
 
 
+def _numa_node(text: str) -> str:
+    """Return the attribute of the NUMA node, if all cards have to be of one; not if they should."""
+    return names.ATTR_NUMA_NODE if text.strip() in {"true", "numa-strict"} else ""
+
+
+def _mutex(text: str) -> str:
+    return "true" if "mutex" in map(str.strip, text.split(",")) else ""
+
+
 def _undefined(_: str) -> str:
     raise ValueError(f"no release defines it, expected {names.ANNOTATION_COMPUTE_PERCENT_REQUEST}")
 
@@ -163,12 +172,23 @@ _COMPUTE_LIMIT: Final = names.ANNOTATION_COMPUTE_PERCENT_LIMIT
 _LIKE_REQUEST: Final = "request"
 """Value of a word for a limit: what the words of the same container request."""
 _FILTER: Final = names.ANNOTATION_CEL_FILTER
+_MATCH: Final = names.ANNOTATION_GPUS_MATCH
+_DEDICATED: Final = names.ANNOTATION_DEDICATED_GPU
 _INJECT: Final = names.ANNOTATION_INJECT_CONTAINER
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 _TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True, False))
 _UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
 _PLACING: Final = "kube-scheduler places the pod"
 _LIMITER: Final = "the node's enforcer decides how limits are kept"
+_ISLAND: Final = f": {names.ANNOTATION_GPUS_MATCH} with the attribute of an NVLink island does it"
+_POLICIES: Final = {
+    "binpack": ": kube-scheduler fills one card of a node after the other",
+    "spread": f": {names.ANNOTATION_DEDICATED_GPU} gives cards that nobody else has",
+    "numa": f": {names.ANNOTATION_GPUS_MATCH} with {names.ATTR_NUMA_NODE} does it",
+    **dict.fromkeys(("topology-aware", "topology", "link", "link-strict"), _ISLAND),
+}
+"""What does the same for a policy of other schedulers, in their words."""
+_HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
@@ -191,9 +211,10 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/use-gpuuuid", _FILTER, _UUID),
         FieldMapping(_ANNOTATION, "nvidia.com/nouse-gpuuuid", _FILTER, _NO_UUID),
         FieldMapping(_ANNOTATION, "nvidia.com/vgpu-mode", note=_LIMITER),
-        FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
+        FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", _MATCH, _numa_node),
         FieldMapping(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
-        FieldMapping(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
+        # mutex is for cards that are not in use (util.PolicyContains, Fit of each device).
+        FieldMapping(*(_ANNOTATION, _HAMI_POLICY, _DEDICATED, _mutex), notes=_POLICIES),
         FieldMapping(
             *(Kind.VARIABLE, names.ENV_CORE_POLICY, _COMPUTE_LIMIT, _core_policy),
             notes={"disable": ", as for default: only an administrator turns limits off"},
@@ -215,7 +236,9 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/vgpu-compute-policy", note=_LIMITER),
         FieldMapping(_ANNOTATION, "nvidia.com/node-scheduler-policy", note=_PLACING),
         FieldMapping(_ANNOTATION, "nvidia.com/device-scheduler-policy", note=_PLACING),
-        FieldMapping(_ANNOTATION, "nvidia.com/device-topology-mode", note=_PLACING),
+        FieldMapping(
+            *(_ANNOTATION, "nvidia.com/device-topology-mode", _MATCH, _numa_node), notes=_POLICIES
+        ),
         FieldMapping(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
     ),
     # kai-scheduler/KAI-Scheduler: pkg/common/constants, docs/gpu-sharing (memory in MiB; for the
@@ -242,7 +265,10 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
-        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
+        FieldMapping(
+            *(_ANNOTATION, f"{_OF}gpu-compute.mode"),
+            note=f"{_LIMITER}: the setting enforcer=mps by MPS, enforcer=hami-core by turns",
+        ),
         FieldMapping(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
     ),
     # kserve/kserve: the samples of managed DRA, pkg/constants (whole devices; for the first
@@ -431,7 +457,10 @@ def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapp
 def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amounts]) -> None:
     """Set the annotations, and what follows from all words together."""
     of_pod = asked.pop("", {})
-    selecting = {name: of_pod.pop(name) for name in (_FILTER,) if name in of_pod}
+    # They ask for no GPU by themselves, as KServe's word for whole cards does.
+    is_policy = any(found.name == _HAMI_POLICY for found in result.matches)
+    kept = (_FILTER, _MATCH, *((_DEDICATED,) if is_policy else ()))
+    selecting = {name: of_pod.pop(name) for name in kept if name in of_pod}
     inits = {
         name_of(container): path.startswith("spec.init")
         and container.get("restartPolicy") != "Always"

@@ -171,6 +171,7 @@ def build_devices(
     shared: Mapping[str, bool] = MappingProxyType({}),
     unhealthy: Mapping[str, Unhealthy] = MappingProxyType({}),
     unhealthy_effect: str = NO_SCHEDULE,
+    cordoned: Mapping[str, Taint] = MappingProxyType({}),
 ) -> tuple[Device, ...]:
     """Return the device of each card, with all that the driver itself publishes of it.
 
@@ -182,6 +183,7 @@ def build_devices(
             no shares.
         unhealthy: Unhealthy cards, by device name.
         unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
+        cordoned: Taints of devices that an administrator took out of service, by device name.
     """
     inventory, node = reading.inventory, reading.node
     assert node is not None  # only health sources are asked without one
@@ -215,6 +217,7 @@ def build_devices(
             user=users.get(gpu.uuid),
             unhealthy=unhealthy.get(device_name(gpu.uuid)),
             unhealthy_effect=unhealthy_effect,
+            cordoned=cordoned.get(device_name(gpu.uuid)),
         )
         for gpu in inventory.gpus
     )
@@ -229,6 +232,7 @@ def build_device(
     user: OtherUser | None = None,
     unhealthy: Unhealthy | None = None,
     unhealthy_effect: str = NO_SCHEDULE,
+    cordoned: Taint | None = None,
 ) -> Device:
     """Return the device of one card.
 
@@ -243,6 +247,7 @@ def build_device(
         unhealthy: None for a healthy card.
         unhealthy_effect: Effect of the taint of an unhealthy one; "" for no taint. While the NVIDIA
             driver is being replaced, it is NoExecute in any case.
+        cordoned: Taint of a card that an administrator took out of service; None for the others.
     """
     attributes: dict[str, AttributeValue] = {
         **of_node,
@@ -281,7 +286,7 @@ def build_device(
         gpu=gpu,
         attributes=attributes,
         capacity=capacity.of_card(gpu, virtual),
-        taints=tuple(taints),
+        taints=(*taints, cordoned) if cordoned else tuple(taints),
         awaits_enforcer=enforcement.is_awaited,
     )
 

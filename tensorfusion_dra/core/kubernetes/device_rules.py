@@ -8,7 +8,7 @@ break a rule. What other packages add to it is checked by these rules; the simul
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_long,
 )
 from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, QuantityError
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
 
 MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
@@ -202,3 +202,22 @@ def _normal_amounts(value: object) -> object:
         return quantity.parse(value).nano
     except QuantityError:
         return value
+
+
+def rule_taints(
+    rules: Iterable[Mapping[str, Any]], *, driver: str, pool: str, device: str
+) -> list[Mapping[str, Any]]:
+    """Return the taints that DeviceTaintRules add to a device, in the rules' order.
+
+    Without a selector a rule matches no device; with an empty one, all.
+
+    Source: dynamic-resource-allocation/resourceslice/tracker/tracker.go (applyPatches), release
+    1.37.
+    """
+    wanted = {"driver": driver, "pool": pool, "device": device}
+    return [
+        map_at(rule, "spec", "taint")
+        for rule in rules
+        if (selector := map_at(rule, "spec").get("deviceSelector")) is not None
+        and all(as_map(selector).get(key, value) == value for key, value in wanted.items())
+    ]
