@@ -188,6 +188,10 @@ ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
 ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
 ANNOTATION_REQUIRE_ENFORCEMENT: Final = "tensor-fusion.ai/require-enforcement"
 
+RESOURCE_GPU: Final = "tensor-fusion.ai/gpu"
+"""In a container's resources: the number of its cards, beside amounts of each. Alone it is the
+extended resource of whole cards, if a DeviceClass has it."""
+
 SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
 )

@@ -24,7 +24,7 @@ from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.webhook import command, process
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request
+from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request, pod_resources
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.devices import gpupool
@@ -37,7 +37,7 @@ from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.webhook import reviews
 from tests.support import helm, installation, kubernetes_schemas, objects, rbac
 from tests.support.builders.gpupools import gpupool_document
-from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 from tests.support.builders.slices import stored_slices
 from tests.support.builders.stored_claims import (
     allocation_result,
@@ -361,6 +361,31 @@ def test_only_a_pod_with_a_request_is_sent(annotations: dict[str, str], sent: bo
 
     assert is_sent(webhooks()["Mutating", "pods"], document) == sent
     assert pod_request.requests_gpu(annotations) == sent
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("annotations", [{}, {"dra_enabled": "false"}, {"dra_enabled": "true"}])
+@pytest.mark.parametrize(
+    ("resource", "asks"),
+    [
+        *((name, True) for name in pod_resources.AMOUNTS),
+        (names.RESOURCE_GPU, False),  # whole cards by Kubernetes' extended resource
+        (f"{names.TENSOR_FUSION_INDEX}0", False),
+        ("cpu", False),
+    ],
+)
+def test_only_a_pod_whose_containers_name_amounts_is_sent(
+    kind: str, field: str, annotations: dict[str, str], resource: str, asks: bool
+) -> None:
+    asking = container_document("one", resources={kind: {resource: "1"}})
+    document = pod_document(pod_annotations(**annotations))
+    document["spec"][field] = [asking]
+
+    sent = is_sent(webhooks()["Mutating", "pods"], document)
+
+    assert sent == (asks or annotations == {"dra_enabled": "true"})
+    assert bool(pod_resources.named(document)) == asks
 
 
 def configured(kind: str, driver: str) -> Any:
