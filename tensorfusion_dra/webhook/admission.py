@@ -378,6 +378,21 @@ class AdmissionRules:
             return review.unavailable(error)
         return _checked_limits(asked, found, classes)
 
+    def template(self, asked: Review) -> Decision:
+        """Fill a new claim template with the amounts of its DeviceClasses, for whoever counts them.
+
+        Its claims are filled in any case, so nothing is refused here.
+        """
+        if not asked.is_creation:
+            return PASSED
+        try:
+            found = class_admission.of_template(asked.document, parsed_classes(self.classes))
+        except RetryableError:  # the classes are not known yet
+            return PASSED
+        except DriverError as error:
+            return Decision(warnings=[f"{asked.kind}: {error}"])
+        return Decision(changed=found) if found != asked.document else PASSED
+
     def _resized(self, asked: Review) -> Decision:
         metadata = asked.document["metadata"]
         labels = {**map_at(metadata, "labels"), **resize.label(asked.document)}

@@ -266,6 +266,7 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         **{("Mutating", str(each)): f"{reviews.MUTATE_PODS}/{each}" for each in Dialect},
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
+        ("Mutating", "templates"): reviews.MUTATE_TEMPLATES,
         ("Mutating", "changed-limits"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
         ("Validating", "enforced-quotas"): reviews.QUOTAS,
@@ -485,6 +486,7 @@ def test_webhook_outage_blocks_pods_and_enforced_quotas_but_not_parameter_checks
 
     assert {name for name, policy in fails.items() if policy == "Ignore"} == {
         "parameters",
+        "templates",
         "quotas",
     }
     assert fails["enforced-quotas"] == fails["pods"] == fails["claims"] == "Fail"

@@ -1,15 +1,18 @@
 """Pods of workloads that request GPUs in the resources of their containers: what each gets."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Decision
 from tensorfusion_dra.webhook.admission import AdmissionRules
 from tests.support.admission import ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
+from tests.support.builders.classes import share_class
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.slices import slice_of_models
@@ -17,20 +20,21 @@ from tests.support.builders.stored_claims import template_claim
 
 Json = dict[str, Any]
 A100, T4 = ("A100", "312"), ("T4", "65")
+QUARTER = share_class("quarter", requests={"vram": "20Gi"}, overridable=False)
 
 
 class Cluster:
     """The webhook's rules, in a cluster with some cards and quotas."""
 
     def __init__(self, *slices: Json, quotas: Sequence[Json] = ()) -> None:
-        self.pods = PodsInMemory()
+        self.pods, self.classes = PodsInMemory(), ObjectsInMemory(QUARTER)
         self.rules = AdmissionRules(
             pools=ObjectsInMemory(),
             templates=ObjectsInMemory(),
             pods=self.pods,
             slices=SlicesInMemory(*slices),
             quotas=ObjectsInMemory(*quotas),
-            classes=ObjectsInMemory(),
+            classes=self.classes,
             scheduler="default-scheduler",
             virtual=False,
         )
@@ -209,3 +213,33 @@ def test_quota_fills_in_what_resources_leave_open() -> None:
 
     (request,) = requests_of(claim)
     assert request["exactly"]["capacity"]["requests"] == {"tflops": "10", "vram": "20Gi"}
+
+
+def claim_template(**exactly: Any) -> Json:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "quarter", **exactly}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "share", "namespace": "team-a"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def test_claim_template_is_filled_when_it_is_created_and_never_refused() -> None:
+    cluster = Cluster()
+    review = review_of(claim_template())
+
+    found = changed(cluster.rules.template(review))
+    refused = cluster.rules.template(
+        review_of(claim_template(capacity={"requests": {"vram": "1Gi"}}))
+    )
+    cluster.classes.error = RetryableError("not listed yet")
+
+    (request,) = found["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["capacity"]["requests"] == {"vram": "20Gi"}
+    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "true"}
+    assert (refused.changed, list(refused.errors)) == (None, [])
+    assert "expected 20Gi: DeviceClass quarter sets the amounts" in refused.warnings[0]
+    assert cluster.rules.template(review) == PASSED
+    assert Cluster().rules.template(review_of(found)) == PASSED
+    assert Cluster().rules.template(replace(review, operation="UPDATE")) == PASSED
