@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import dialects, pod_request
+from tensorfusion_dra.core.admission import dialects, pod_admission, pod_request
 from tensorfusion_dra.core.admission.dialects import Amounts
 from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -34,7 +34,7 @@ from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import NANO
-from tensorfusion_dra.core.kubernetes.untyped_json import map_at, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, name_of
 
 Json = dict[str, Any]
 Item = Mapping[str, Any]
@@ -104,16 +104,20 @@ def read(pod: Item) -> OfResources:
     In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
     extended resource. An amount of 0 is unset.
     """
-    if not named(pod):
+    names_of_pod = named(pod)
+    if not names_of_pod:
         return OfResources(pod=pod)
     result: Json = untyped_json.copied(dict(pod))
     errors, asked = list[FieldError](), dict[str, Amounts]()
-    for path, container in resource_claims.containers_with_paths(result):
+    every = list(resource_claims.containers_with_paths(result))
+    if len(every) > pod_admission.MAX_CONTAINERS:
+        return OfResources(pod=pod, errors=(pod_admission.TOO_MANY_CONTAINERS,))
+    for path, container in every:
         resources = map_at(container, "resources")
         limits, requests = (map_at(resources, kind) for kind in _KINDS)
         where = f"{path}.resources.limits"
         if names.NVIDIA_GPU in {**limits, **requests}:
-            errors.append(_beside(where, names.NVIDIA_GPU, named(pod)[0]))
+            errors.append(_beside(where, names.NVIDIA_GPU, names_of_pod[0]))
         own = {
             name: (limits.get(name), requests.get(name))
             for name in {**limits, **requests}
@@ -155,11 +159,53 @@ def read(pod: Item) -> OfResources:
     if errors:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
-        metadata = result.setdefault("metadata", {})
-        own_annotations = metadata.get("annotations") or {}
-        enabled = {names.ANNOTATION_DRA_ENABLED: "true"}
-        metadata["annotations"] = {**own_annotations, **enabled, **found}
+        result.setdefault("metadata", {})["annotations"] = {
+            **review.annotations_of(pod),
+            names.ANNOTATION_DRA_ENABLED: "true",
+            **found,
+        }
     return OfResources(pod=result)
+
+
+def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amounts]:
+    """Return annotations as resources of containers, and the annotations that are still needed.
+
+    Without resources, all of the annotations are: resources cannot say fractions of a unit, whole
+    cards, or limits of single containers.
+
+    Args:
+        pod: The pod that the annotations are for.
+        annotations: Those of a translated pod.
+    """
+    text = annotations.get(names.ANNOTATION_CONTAINER_SHARES, "{}")
+    shares = as_map(untyped_json.parse(text.encode()))
+    if not shares:
+        of_pod = {
+            name.removeprefix(names.ANNOTATION_PREFIX): text for name, text in annotations.items()
+        }
+        shares = dict.fromkeys(annotations[names.ANNOTATION_INJECT_CONTAINER].split(","), of_pod)
+    asked: dict[str, Amounts] = {}
+    rest = {name: text for name, text in annotations.items() if name not in _SAME}
+    del rest[names.ANNOTATION_DRA_ENABLED]
+    for container, found in shares.items():
+        share = as_map(shares[found] if isinstance(found, str) else found)
+        texts = {
+            name: str(share.get(becomes.removeprefix(names.ANNOTATION_PREFIX), ""))
+            for name, becomes in _BECOMES.items()
+        }
+        if LIKE_MEMORY in texts.values():
+            rest[names.ANNOTATION_COMPUTE_PERCENT_REQUEST] = LIKE_MEMORY
+        if texts[names.RESOURCE_GPU] == "1":
+            del texts[names.RESOURCE_GPU]
+        asked[container] = {
+            name: text for name, text in texts.items() if text not in {"", LIKE_MEMORY}
+        }
+    made: Json = untyped_json.copied(dict(pod))
+    made["metadata"] = {"annotations": rest}
+    for _, each in resource_claims.containers_with_paths(made):
+        each["resources"] = {"limits": asked.get(name_of(each), {})}
+    again = pod_request.parse(review.annotations_of(read(made).pod))
+    return (asked, rest) if again == pod_request.parse(annotations) else ({}, annotations)
 
 
 def _beside(where: str, name: str, other: str) -> FieldError:

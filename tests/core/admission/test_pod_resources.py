@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request, pod_resources
+from tensorfusion_dra.core.admission import dialects, pod_request, pod_resources
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support.builders.pods import PREFIX, container_document, pod_annotations, pod_document
 
 Json = dict[str, Any]
@@ -229,3 +230,62 @@ def test_compute_may_follow_memory() -> None:
     assert wanted.like_memory
     assert not wanted.errors
     assert wanted.vram is not None
+
+
+def of_hami(name: str = "main", **amounts: int) -> Json:
+    return container_document(
+        name, resources={"limits": {f"nvidia.com/{key}": text for key, text in amounts.items()}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected", "rest"),
+    [
+        (
+            pod_document({}, of_hami(gpu=2, gpumem=3000, gpucores=30)),
+            {"main": {"vram": "3000Mi", "compute-percent": "30", "gpu": "2"}},
+            {},
+        ),
+        (
+            pod_document({}, of_hami(gpu=1, gpumem=3000)),
+            {"main": {"vram": "3000Mi"}},
+            {"compute-percent-request": "memory"},
+        ),
+        (
+            pod_document(
+                {"nvidia.com/use-gpuuuid": "GPU-1"},
+                of_hami("a", gpumem=3000),
+                of_hami("b", gpumem=10),
+                initContainers=[of_hami("i", gpumem=10)],
+            ),
+            {"a": {"vram": "3000Mi"}, "b": {"vram": "10Mi"}, "i": {"vram": "10Mi"}},
+            {"compute-percent-request": "memory", "dra-cel-filter": ...},
+        ),
+        # What resources cannot say: whole cards, and compute that follows memory in one of two.
+        (pod_document({}, of_hami(gpu=1)), {}, ...),
+        (
+            pod_document({}, of_hami("a", gpumem=3000), of_hami("b", gpumem=10, gpucores=5)),
+            {},
+            ...,
+        ),
+    ],
+)
+def test_words_of_other_systems_become_resources_that_mean_the_same(
+    pod: Json, expected: Json, rest: Any
+) -> None:
+    translated = dialects.translate(pod, [Dialect.HAMI]).annotations
+
+    asked, left = pod_resources.written(pod, translated)
+
+    assert asked == {
+        name: {PREFIX + key: text for key, text in amounts.items()}
+        for name, amounts in expected.items()
+    }
+    assert left == (
+        translated
+        if rest is ...
+        else {
+            PREFIX + key: translated[PREFIX + key] if text is ... else text
+            for key, text in rest.items()
+        }
+    )
