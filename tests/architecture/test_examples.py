@@ -223,6 +223,7 @@ def test_llm_d_values_give_a_template_of_their_device_class(
         assert (exactly["deviceClassName"], exactly["count"]) == (device_class, 2)
 
 
+KUEUE = ("configuration", "claims")
 WEBHOOK = installation.documents("webhook")
 
 
@@ -243,20 +244,29 @@ def is_sent(entry: Json, document: Json, old: Json | None = None) -> bool:
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
-def test_kueues_queue_counts_a_capacity_of_this_driver() -> None:
+def test_kueues_queues_count_resources_and_a_capacity_of_this_driver() -> None:
     folder = helm.ROOT / "hack" / "examples" / "kueue"
-    (configuration,) = documents(folder / "configuration.yaml")
-    queue = {each["kind"]: each for each in documents(folder / "queue.yaml")}
+    (configuration,), (claims,) = (documents(folder / f"{name}.yaml") for name in KUEUE)
+    queues = [each for each in documents(folder / "queue.yaml") if each["kind"] == "ClusterQueue"]
+    (job,) = documents(folder / "job.yaml")
 
-    (mapping,) = configuration["resources"]["deviceClassMappings"]
+    transformed = {each["input"]: each for each in configuration["resources"]["transformations"]}
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (mapping,) = claims["resources"]["deviceClassMappings"]
     capacity = mapping["sources"][0]["capacity"]
-    (group,) = queue["ClusterQueue"]["spec"]["resourceGroups"]
-    (request,) = queue["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"]
-    assert mapping["deviceClassNames"] == [names.DEVICE_CLASS]
-    assert capacity["driver"] == names.DRIVER
-    assert capacity["name"] in names.CAPACITIES & request["exactly"]["capacity"]["requests"].keys()
-    assert mapping["name"] in group["coveredResources"]
-    assert request["exactly"]["deviceClassName"] == names.DEVICE_CLASS
+    counted = {mapping["name"]} | {
+        name for each in transformed.values() for name in each["outputs"]
+    }
+    assert transformed.keys() == container["resources"]["limits"].keys()
+    assert transformed.keys() <= pod_resources.AMOUNTS.keys()
+    assert {each["multiplyBy"] for each in transformed.values()} == {names.RESOURCE_GPU}
+    assert names.DEVICE_CLASS in mapping["deviceClassNames"]
+    assert (capacity["driver"], capacity["name"]) == (names.DRIVER, names.CAPACITY_VRAM)
+    for queue in queues:
+        (group,) = queue["spec"]["resourceGroups"]
+        covered = {*group["coveredResources"]}
+        assert covered == counted | {names.RESOURCE_GPU}
+        assert covered == {each["name"] for each in group["flavors"][0]["resources"]}
 
 
 def test_each_webhook_has_the_path_for_its_kind() -> None:
