@@ -194,6 +194,14 @@ ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
 ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
 ANNOTATION_REQUIRE_ENFORCEMENT: Final = "tensor-fusion.ai/require-enforcement"
 
+ANNOTATION_FILLED: Final = "tensor-fusion.ai/filled-amounts"
+"""On claim templates, with the value true: the webhook has added amounts of DeviceClasses."""
+LABEL_FILL_AMOUNTS: Final = "tensor-fusion.ai/fill-amounts"
+"""On claim templates, with the value false: the webhook leaves them as they are."""
+RESOURCE_GPU: Final = "tensor-fusion.ai/gpu"
+"""In a container's resources: the number of its cards, beside amounts of each. Alone it is the
+extended resource of whole cards, if a DeviceClass has it."""
+
 SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
 )

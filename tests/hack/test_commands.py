@@ -25,7 +25,7 @@ COMMANDS = [
     if file.is_file() and file.read_bytes().startswith(b"#!/usr/bin/env python3\n")
 ]
 NEED_NONE = {"new-provider", "release-files", "release-version"}
-NEED_DEV = {"manifests", "mps-check", "status-screenshots"}
+NEED_DEV = {"kueue-check", "manifests", "mps-check", "status-screenshots"}
 Ended = subprocess.CompletedProcess[str]
 
 

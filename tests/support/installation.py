@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission, pod_request
+from tensorfusion_dra.core.admission import pod_admission, pod_request, pod_resources
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -80,6 +80,7 @@ def declared() -> str:
             ),
             "ofShares": sorted(names.SHARE_ANNOTATIONS),
         },
+        "resources": list(pod_resources.AMOUNTS),
         "dialects": {str(each): _asking(words) for each, words in WORDS.items()},
     }
     head = "# Written by `make manifests` from tensorfusion_dra; change that instead.\n"

@@ -118,6 +118,41 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
     return result
 
 
+def of_template(template: Item, classes: Classes) -> Item:
+    """Return a claim template with the amounts of its classes, as `filled` returns claims.
+
+    A queue such as Kueue then charges them. Several cards of a request are kept apart in the claim,
+    which is filled as well.
+
+    Raises:
+        InputError: A request names an amount that its class forbids.
+    """
+    claim = {"spec": map_at(template, "spec", "spec")}
+    found = filled(claim, classes, (), splits=False)
+    if found == claim:
+        return template
+    metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
+    annotations = {**review.annotations_of(template), names.ANNOTATION_FILLED: "true"}
+    return {
+        **template,
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {**spec, "spec": found["spec"]},
+    }
+
+
+def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
+    """Yield each amount of a filled template that its class has changed since, and the new one."""
+    if names.ANNOTATION_FILLED not in review.annotations_of(template):
+        return
+    for request in resource_claims.main_requests({"spec": map_at(template, "spec", "spec")}):
+        for name, each, of_class in _shares(request, classes):
+            given = claim_admission.parsed_amounts(map_at(each, "capacity", "requests"))
+            for key, amount in (of_class.requests or {}).items():
+                if given.get(key) != amount:
+                    now = f"{each['deviceClassName']} has {amount}"
+                    yield f"request {name}: {key} {given.get(key, 'none')}", now
+
+
 def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
     amounts = of_class.requests or {}
     given = map_at(request, "capacity", "requests")

@@ -28,7 +28,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY, REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.cel.syntax import quoted
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import (
@@ -461,39 +461,67 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     is_policy = any(found.name == _HAMI_POLICY for found in result.matches)
     kept = (_FILTER, _MATCH, *((_DEDICATED,) if is_policy else ()))
     selecting = {name: of_pod.pop(name) for name in kept if name in of_pod}
-    inits = {
-        name_of(container): path.startswith("spec.init")
-        and container.get("restartPolicy") != "Always"
-        for path, container in resource_claims.containers_with_paths(pod)
-    }
+    inits = _are_init(pod)
     first = of_pod.pop(_INJECT, next((name for name, is_init in inits.items() if not is_init), ""))
     if of_pod:
         asked[first] = {**of_pod, **asked.get(first, {})}
     if not asked:
         result.matches = [found for found in result.matches if found.is_refused]
         return
-    together = [name for name in asked if not inits.get(name)]
     for amounts in asked.values():
         if _VRAM in amounts:
             amounts.pop(_VRAM_PERCENT, None)  # as HAMi does
-    first_amounts, *others = asked.values()
-    enabled = {names.ANNOTATION_DRA_ENABLED: "true"}
-    if len(together) < 2 and all(other == first_amounts for other in others):
-        of_pod = {_COUNT: "1", _INJECT: ",".join(asked), **selecting}
-        result.annotations = enabled | of_pod | _completed(first_amounts, result.notes)
+    try:
+        found = of_containers(pod, asked, lambda each: _completed(each, result.notes))
+    except InputError as error:
+        result.error = str(error)
         return
-    if any(amounts.pop(_COUNT, "1") != "1" for amounts in asked.values()):
-        result.error = (
+    result.annotations = {names.ANNOTATION_DRA_ENABLED: "true"} | selecting | found
+
+
+def _are_init(pod: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the names of a pod's containers, with True for those that end before others start."""
+    return {
+        name_of(container): path.startswith("spec.init")
+        and container.get("restartPolicy") != "Always"
+        for path, container in resource_claims.containers_with_paths(pod)
+    }
+
+
+def of_containers(
+    pod: Mapping[str, Any], asked: Mapping[str, Amounts], complete: Callable[[Amounts], Amounts]
+) -> Amounts:
+    """Return the annotations by which each container gets what it asks for.
+
+    These are the pod's own, if one share does for all of its containers.
+
+    Args:
+        asked: What each container asks for; others get nothing.
+        complete: Returns what a container asks for, with what follows from it.
+
+    Raises:
+        InputError: Several containers ask, and one of them for several GPUs.
+    """
+    inits = _are_init(pod)
+    together = [name for name in asked if not inits.get(name)]
+    first, *others = asked.values()
+    if len(together) < 2 and all(other == first for other in others):
+        return {_COUNT: "1", _INJECT: ",".join(asked)} | complete(first)
+    if any(amounts.get(_COUNT, "1") != "1" for amounts in asked.values()):
+        raise InputError(
             f"found amounts for containers {', '.join(asked)}, expected one GPU for each: a "
             "container with a share of its own names one request"
         )
-        return
     shares: dict[str, object] = {}
-    for name, amounts in asked.items():
-        like = [each for each in together if asked[each] == amounts] if inits.get(name) else []
-        shares[name] = like[0] if like else _completed(amounts, result.notes)
+    each = {
+        name: {key: text for key, text in amounts.items() if key != _COUNT}
+        for name, amounts in asked.items()
+    }
+    for name, amounts in each.items():
+        like = [other for other in together if each[other] == amounts] if inits.get(name) else []
+        shares[name] = like[0] if like else complete(amounts)
     text = untyped_json.compact_json(shares).replace(f'"{names.ANNOTATION_PREFIX}', '"')
-    result.annotations = enabled | selecting | {names.ANNOTATION_CONTAINER_SHARES: text}
+    return {names.ANNOTATION_CONTAINER_SHARES: text}
 
 
 def _completed(amounts: Amounts, notes: list[str]) -> Amounts:

@@ -332,6 +332,17 @@ def _hint(annotation: str, text: str) -> str:
     return f" (did you mean {instead}: {text[:80].removesuffix('%').strip()}?)"
 
 
+def refusal(annotation: str, text: str) -> str:
+    """Return why an annotation cannot have this text; "" if it can."""
+    for name, read, _ in _READERS.values():
+        if name == annotation:
+            try:
+                read(text)
+            except (ValueError, DriverError) as error:
+                return str(error)
+    return ""
+
+
 def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
     """Parse a pod's annotations into its request, with all their errors.
 
