@@ -736,7 +736,7 @@ def _consumed(
     # A whole number of steps above the minimum.
     unit, error = _unit(policy, release), ""
     least, step, amount = (each.ceil(unit) for each in (policy.least, policy.step, requested))
-    family = policy.step.family if release >= releases.MILLI else "binary"
+    family = policy.step.family if release >= releases.REPRESENTABLE else "binary"
     rounded = Quantity((least + -(-(amount - least) // step) * step) * unit, family)
     if unit == MILLI and not requested.is_whole(unit):
         error = f"request {requested} is not a representable milli value"
@@ -745,7 +745,7 @@ def _consumed(
     elif not rounded.is_whole(unit):
         limit = "the milli-value range" if unit == MILLI else "MaxInt64"
         error = f"rounding request {requested} up to the next step passes {limit}"
-    if error and release >= releases.MILLI:
+    if error and release >= releases.REPRESENTABLE:
         raise SchedulingError(f'capacity "{name}": {_UNREPRESENTABLE}: {error}')
     return rounded
 

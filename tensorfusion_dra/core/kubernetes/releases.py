@@ -17,9 +17,8 @@ SIMULATED: Final = 37
 DEVICES_ONCE: Final = 36
 """One request gets a device once. Before, it could get several shares of it
 (kubernetes/kubernetes#140438)."""
-MILLI: Final = 37
-"""Amounts are rounded up in thousandths, before in ones; one that 64 bits cannot represent is an
-error (gate DRAFractionalCapacityRange)."""
+REPRESENTABLE: Final = 37
+"""An amount that 64 bits cannot represent is an error. Before, it wrapped around."""
 NO_NEGATIVE_AMOUNT: Final = 37
 """A consumed amount that is negative is an error; one below a capacity's minimum is rounded up
 (gate DRAConsumableCapacity)."""
@@ -40,6 +39,9 @@ NO_NEGATIVE_REQUEST: Final = 38
 NO_NEGATIVE_CLAIM: Final = 38
 """A negative consumedCapacity of any claim stops all allocations until the claim is gone (gate
 DRAConsumableCapacity)."""
+MILLI: Final = 38
+"""Amounts are rounded up in thousandths, and a finer fraction is an error. Before, they were rounded
+up in ones (gate DRAFractionalCapacityRange, in 1.37 only with --min-compatibility-version=1.37)."""
 EXCLUSIVE: Final = 38
 """A device that is not shared any more is not allocated while a claim still has a share of it (gate
 DRAConsumableCapacity)."""
