@@ -188,7 +188,7 @@ _POLICIES: Final = {
     **dict.fromkeys(("topology-aware", "topology", "link", "link-strict"), _ISLAND),
 }
 """What does the same for a policy of other schedulers, in their words."""
-_HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"
+CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
@@ -214,7 +214,7 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", _MATCH, _numa_node),
         FieldMapping(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
         # mutex is for cards that are not in use (util.PolicyContains, Fit of each device).
-        FieldMapping(*(_ANNOTATION, _HAMI_POLICY, _DEDICATED, _mutex), notes=_POLICIES),
+        FieldMapping(*(_ANNOTATION, CARD_POLICY, _DEDICATED, _mutex), notes=_POLICIES),
         FieldMapping(
             *(Kind.VARIABLE, names.ENV_CORE_POLICY, _COMPUTE_LIMIT, _core_policy),
             notes={"disable": ", as for default: only an administrator turns limits off"},
@@ -267,7 +267,7 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
         FieldMapping(
             *(_ANNOTATION, f"{_OF}gpu-compute.mode"),
-            note=f"{_LIMITER}: the setting enforcer=mps by MPS, enforcer=hami-core by turns",
+            note=_LIMITER,
         ),
         FieldMapping(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
     ),
@@ -458,7 +458,7 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     """Set the annotations, and what follows from all words together."""
     of_pod = asked.pop("", {})
     # They ask for no GPU by themselves, as KServe's word for whole cards does.
-    is_policy = any(found.name == _HAMI_POLICY for found in result.matches)
+    is_policy = any(found.name == CARD_POLICY for found in result.matches)
     kept = (_FILTER, _MATCH, *((_DEDICATED,) if is_policy else ()))
     selecting = {name: of_pod.pop(name) for name in kept if name in of_pod}
     inits = _are_init(pod)

@@ -157,7 +157,7 @@ def unserved(pods: Collection[Item], *, has_webhook: bool) -> Iterator[Finding]:
         why = "did not replace it by a claim" if has_webhook else "is not installed"
         yield problem(
             f"extended resource {name}",
-            f"no node has it, and the webhook {why}, so that with Insufficient {name} waits "
+            f"no node has it, and the webhook {why}. These pods wait with Insufficient {name}: "
             f"{printable.first([*waiting])}",
             expected="the webhook, which replaces it in new pods of every namespace but "
             "kube-system and its own",

@@ -40,8 +40,8 @@ NO_NEGATIVE_CLAIM: Final = 38
 """A negative consumedCapacity of any claim stops all allocations until the claim is gone (gate
 DRAConsumableCapacity)."""
 MILLI: Final = 38
-"""Amounts are rounded up in thousandths, and a finer fraction is an error. Before, they were rounded
-up in ones (gate DRAFractionalCapacityRange, in 1.37 only with --min-compatibility-version=1.37)."""
+"""Amounts are rounded up in thousandths, before in ones, and a finer fraction is an error (gate
+DRAFractionalCapacityRange, in 1.37 only with --min-compatibility-version=1.37)."""
 EXCLUSIVE: Final = 38
 """A device that is not shared any more is not allocated while a claim still has a share of it (gate
 DRAConsumableCapacity)."""

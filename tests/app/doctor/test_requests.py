@@ -94,7 +94,7 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
                 (
                     Level.PROBLEM,
                     "extended resource tensor-fusion.ai/vram: no node has it, and the webhook is "
-                    "not installed, so that with Insufficient tensor-fusion.ai/vram waits "
+                    "not installed. These pods wait with Insufficient tensor-fusion.ai/vram: "
                     "team-a/train",
                 )
             ],

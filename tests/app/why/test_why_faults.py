@@ -145,11 +145,13 @@ def test_resources_that_the_webhook_did_not_replace(
 
     code, found = cluster.why(capsys, "a")
 
-    assert (code, [each["subject"] for each in found["findings"]]) == (1, [])
+    resource, claim = found["findings"]
+    assert (code, resource["lookedAt"]) == (1, "extended resource tensor-fusion.ai/vram")
+    assert claim["found"] == "not created yet"
     assert found["answer"] == (
         "default/a cannot be scheduled: extended resource tensor-fusion.ai/vram: no node has it, "
-        f"and {fault}, so that with Insufficient tensor-fusion.ai/vram waits default/a. Otherwise "
-        "it fits now on node-01."
+        f"and {fault}. These pods wait with Insufficient tensor-fusion.ai/vram: default/a (and 1 "
+        "more). Otherwise it fits now on node-01."
     )
     assert found["helps"][0].startswith("install the webhook")
 

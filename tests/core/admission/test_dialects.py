@@ -438,7 +438,7 @@ def test_translation_is_done_once_and_leaves_what_it_does_not_know() -> None:
         (HAMI, "hami.io/gpu-scheduler-policy", "spread", "dedicated-gpu gives cards"),
         (VGPU, "nvidia.com/device-topology-mode", "link", "attribute of an NVLink island"),
         (VGPU, "nvidia.com/device-topology-mode", "numa", "gpus-match with resource.kubernetes.io"),
-        (FRACTIONING, "nvidia.com/container.main.gpu-compute.mode", "mps", "enforcer=mps"),
+        (FRACTIONING, "nvidia.com/container.main.gpu-compute.mode", "mps", "enforcer decides"),
     ],
 )
 def test_policy_without_effect_says_what_does_the_same(
