@@ -18,6 +18,8 @@ from tests.support.builders.gpus import gpu
 from tests.support.canned_api import CannedApi
 from tests.support.gpu_cluster import Cluster, Printed, request
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Capture = pytest.CaptureFixture[str]
 RULES: Final = "/apis/resource.k8s.io/v1/devicetaintrules"
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -25,6 +25,7 @@ NODE = "node-01"
 BOOKMARK_SECONDS = 0.1
 WATCHING = {("watch", "resourceslices"): 1}
 UID = {("get", "nodes"): 1}
+RULES = {("list", "devicetaintrules"): 1}
 CREATED, UPDATED = ("create", "resourceslices"), ("update", "resourceslices")
 
 
@@ -105,18 +106,21 @@ OF_POOLS = [(verb, kind) for verb in ("list", "watch") for kind in ("gpupools", 
     [
         ({"gpus": "16xT4"}, {CREATED: 1}),
         ({"gpus": "128xT4"}, {CREATED: 2}),
-        ({"pool_source": "node-labels"}, {CREATED: 1, **dict.fromkeys(OF_POOLS, 1)}),
+        (
+            {"pool_source": "node-labels"},
+            {CREATED: 1, ("get", "nodes"): 2, **dict.fromkeys(OF_POOLS, 1)},
+        ),
     ],
     ids=["a slice", "two slices", "following GPUPools"],
 )
-def test_start_costs_three_lists_one_watch_and_a_write_for_each_slice(
+def test_start_costs_four_lists_one_watch_and_a_write_for_each_slice(
     server: ApiServer, tmp_path: Path, options: dict[str, str], cost: dict[tuple[str, str], int]
 ) -> None:
     Client(server.url).create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
     server.requests.reset()
 
     with publishing_node(server, tmp_path, **options):
-        assert quiet(server, most_lists=3) == {**WATCHING, **UID, **cost}
+        assert quiet(server, most_lists=3) == {**WATCHING, **UID, **RULES, **cost}
 
 
 def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
@@ -173,7 +177,7 @@ def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read_without_a
         assert quiet(server, most_lists=conflicts) == cost
 
 
-def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_uid(
+def test_restart_without_changes_costs_four_lists_and_one_watch_and_the_nodes_uid(
     server: ApiServer, tmp_path: Path
 ) -> None:
     with node_at_rest(server, tmp_path):
@@ -181,7 +185,7 @@ def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_u
     server.requests.reset()
 
     with publishing_node(server, tmp_path):
-        assert quiet(server, most_lists=3) == {**WATCHING, **UID}
+        assert quiet(server, most_lists=3) == {**WATCHING, **UID, **RULES}
 
 
 def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid(
