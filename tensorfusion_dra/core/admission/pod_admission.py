@@ -54,7 +54,7 @@ WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
-    "partition-id": "cards are not partitioned",
+    "partition-id": "the scheduler chooses a partition by the pod's amounts",
     "container-gpu-count": "every container gets all GPUs of its pod",
     "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
     "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
@@ -211,12 +211,7 @@ def errors(
     for one in wanted.of_containers or (wanted,):
         for annotation, text in one.below_request():
             yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
-    if wanted.share.isolation is Isolation.HARD and hard_needs:
-        yield FieldError(
-            pod_request.path_of(names.ANNOTATION_ISOLATION),
-            Reason.FORBIDDEN,
-            f"found hard, expected {hard_needs}",
-        )
+    yield from _of_isolation(wanted, annotations, hard_needs)
     known = dict.fromkeys(container.name for container in every)
     if unknown := [repr(name[:80]) for name in wanted.containers if name not in known]:
         yield FieldError(
@@ -227,6 +222,31 @@ def errors(
     for container in every:
         if container.has_share:
             yield from container.errors(wanted, bypasses)
+
+
+def _of_isolation(
+    wanted: PodRequest, annotations: Mapping[str, str], hard_needs: str
+) -> Iterator[FieldError]:
+    """Yield why the pod cannot have its isolation, or what it asks for that no partition is."""
+    if wanted.share.isolation is Isolation.HARD and hard_needs:
+        yield FieldError(
+            pod_request.path_of(names.ANNOTATION_ISOLATION),
+            Reason.FORBIDDEN,
+            f"found hard, expected {hard_needs}",
+        )
+    unfit = {
+        names.ANNOTATION_GPU_COUNT: wanted.count > 1,
+        names.ANNOTATION_DEDICATED_GPU: wanted.whole,
+        **dict.fromkeys(wanted.percentages, True),
+    }
+    for annotation, is_found in unfit.items():
+        if is_found and wanted.is_partitioned:
+            yield FieldError(
+                pod_request.path_of(annotation),
+                Reason.INVALID,
+                f"found {annotations.get(annotation, '')[:80]!r} beside isolation partitioned, "
+                "expected amounts of a single partition: CUDA shows a process no more than one",
+            )
 
 
 def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:
