@@ -1,4 +1,4 @@
-"""Kubernetes API server for tests and `simulate`, with the validation of release 1.37."""
+"""Kubernetes API server for tests and `simulate`, with the validation of releases 1.37 and 1.38."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,6 +17,7 @@ from dra_simulator.api.service import Listener, Service
 from dra_simulator.api.store import Store
 from dra_simulator.api.strategies import Setting
 from dra_simulator.api.webhooks import Admitting, Condition, no_condition
+from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 
 
@@ -35,6 +36,7 @@ class ApiServer:
         self,
         *,
         gates: Collection[str] = DEFAULT_GATES,
+        release: int = releases.SIMULATED,
         resource_versions: tuple[str, ...] = ("v1",),
         tensor_fusion: bool = False,
         history: int = 1000,
@@ -47,6 +49,8 @@ class ApiServer:
 
         Args:
             gates: Enabled feature gates. Fields of disabled ones are dropped silently.
+            release: Minor version of Kubernetes that it reports. From 38 on objects are checked by
+                the rules of 1.38, before by those of 1.37.
             resource_versions: Served versions of resource.k8s.io, the preferred one first; v1 and
                 v1beta2 have the same JSON.
             tensor_fusion: Serve Tensor Fusion's GPUPools, templates and quotas, without
@@ -57,12 +61,15 @@ class ApiServer:
             condition_holds: Evaluates match conditions of admission webhooks.
             port: Port to listen on; 0 for any free port.
         """
-        served = Served(_versions(resource_versions, tensor_fusion=tensor_fusion))
+        served = Served(_versions(resource_versions, tensor_fusion=tensor_fusion), release)
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
         self._store: Final = Store(history=history)
         setting = Setting(
-            gates=frozenset(gates), check=check_expression, labels=self._namespace_labels
+            gates=frozenset(gates),
+            release=release,
+            check=check_expression,
+            labels=self._namespace_labels,
         )
         writer = Registry(self._store, SCHEMA, strategies.of_kinds(setting))
         namespaces = next(kind for kind in KINDS if kind.plural == "namespaces")

@@ -15,14 +15,12 @@ from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.scheduling import allocation, devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
 
 Document = Mapping[str, Any]
 
-SIMULATED: Final = 37
-"""Minor version of Kubernetes that the simulator follows."""
 _MAX_CONSUMERS: Final = 256
 _SHOWN_DEVICES: Final = 4
 
@@ -48,7 +46,7 @@ class _Snapshot:
 class Scheduler(LoopComponent):
     """Scheduler of every pending pod, whatever its schedulerName, in the order of creation."""
 
-    def __init__(self, url: str, *, release: int = SIMULATED) -> None:
+    def __init__(self, url: str, *, release: int = releases.SIMULATED) -> None:
         """Args:
         release: Minor version of Kubernetes by whose rules devices are allocated.
         """

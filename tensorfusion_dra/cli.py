@@ -56,6 +56,8 @@ VERBS: Final = (
     Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),
     Verb("top", module="top", help="show the cluster's GPUs, what is free, and who has the rest"),
     Verb("resize", module="resize", help="change the limits of a claim while its containers run"),
+    Verb("cordon", module="cordon.command", help="take a GPU out of service, and say why"),
+    Verb("uncordon", module="cordon.uncordon", help="put a GPU back into service"),
     Verb("why", module="why.command", help="explain why a pod waits for GPUs, and what would help"),
     Verb(
         "teardown-check",
@@ -118,6 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, RetryableError) as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
         return 1 if serves and isinstance(error, RetryableError) else 2
+
+
+def complete() -> None:
+    """Print candidates for the typed words, as the program kubectl_complete-tensorfusion."""
+    completion = importlib.import_module("tensorfusion_dra.app.completion")
+    users = [verb.name for verb in VERBS if not verb.serves]
+    completion.complete(_whole_parser(), users, sys.argv[1:])
 
 
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:

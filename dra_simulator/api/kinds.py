@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 
 Json = dict[str, object]
@@ -64,14 +65,6 @@ class Kind:
         names = {stored: name for name, stored in self.renamed.items()}
         return {names.get(name, name): value for name, value in document.items()}
 
-
-VERSION: Final = {
-    "major": "1",
-    "minor": "37",
-    "gitVersion": "v1.37.2",
-    "gitTreeState": "clean",
-    "platform": "linux/amd64",
-}
 
 _VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _STATUS: Final = {"status": ("get", "patch", "update")}
@@ -250,9 +243,11 @@ class Served:
 
     Attributes:
         versions: Versions of each group, the preferred one first.
+        release: Minor version of Kubernetes that the server reports.
     """
 
     versions: Mapping[str, tuple[str, ...]]
+    release: int = releases.SIMULATED
 
     def kind(self, group: str, version: str, plural: str) -> Kind | None:
         """Return the resource, or None if it is not served."""
@@ -266,7 +261,13 @@ class Served:
         document: Json | None = None
         match path.strip("/").split("/"):
             case ["version"]:
-                document = dict(VERSION)
+                document = {
+                    "major": "1",
+                    "minor": str(self.release),
+                    "gitVersion": f"v1.{self.release}.0",
+                    "gitTreeState": "clean",
+                    "platform": "linux/amd64",
+                }
             case ["api"]:
                 document = {"kind": "APIVersions", "versions": list(self.versions[""])}
             case ["api", version] if version in self.versions[""]:

@@ -1,4 +1,5 @@
-"""The API server's rules for slices, claims and classes (resource/validation.go, Kubernetes 1.37).
+"""The API server's rules for slices, claims and classes (resource/validation.go, Kubernetes 1.37
+and 1.38).
 
 Those for single fields are in rules. Those for values of attributes and ranges of capacity are the
 driver's own (core.kubernetes.device_rules).
@@ -14,7 +15,7 @@ from dra_simulator.api import rules
 from dra_simulator.api.formats import duplicate, forbidden, not_supported, too_many
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import Json, elements, part
-from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
+from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity, releases
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     invalid,
@@ -32,6 +33,8 @@ MAX_VALUES: Final = 48
 MAX_VALID_VALUES: Final = 10
 MAX_TAINTS: Final = 16
 """Of a device."""
+MAX_AMOUNTS: Final = 32
+"""Of a request, and of an allocated device (from Kubernetes 1.38 on)."""
 _TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 _SCALARS: Final = ("int", "bool", "string", "version")
@@ -39,13 +42,13 @@ _LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions"
 _NODE_FIELDS: Final = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 
-def violations(spec: Mapping[str, object]) -> tuple[str, ...]:
+def violations(spec: Mapping[str, object], release: int = releases.SIMULATED) -> tuple[str, ...]:
     """Return the API server's reasons for refusing a ResourceSlice; empty if it would accept it."""
-    return tuple(str(error) for error in slice_errors(dict(spec)))
+    return tuple(str(error) for error in slice_errors(dict(spec), release))
 
 
-def slice_errors(spec: Json) -> Iterator[FieldError]:
-    """Yield every rule violation of a ResourceSlice's spec."""
+def slice_errors(spec: Json, release: int) -> Iterator[FieldError]:
+    """Yield every rule violation of a ResourceSlice's spec in a minor version of Kubernetes."""
     devices = list(elements(spec.get("devices")))
     most = MAX_DEVICES_ADVANCED if any(map(_is_advanced, devices)) else MAX_DEVICES
     if len(devices) > most:
@@ -58,14 +61,10 @@ def slice_errors(spec: Json) -> Iterator[FieldError]:
         match struct:
             case "ResourceSliceSpec":
                 yield from _node_errors(at, found, _NODE_FIELDS)
-                terms = as_list(part(found, "nodeSelector").get("nodeSelectorTerms"))
-                if len(terms) > 1:
-                    text = "must have exactly one node selector term"
-                    yield invalid(f"{at}.nodeSelector.nodeSelectorTerms", terms, text)
             case "ResourcePool":
                 yield from _pool_errors(at, found)
             case "Device":
-                yield from device_errors(at, found)
+                yield from device_errors(at, found, release)
                 if spec.get("perDeviceNodeSelection") is True:
                     yield from _node_errors(at, found, _NODE_FIELDS[:3])
                 elif any(found.get(name) is not None for name in _NODE_FIELDS):
@@ -75,6 +74,10 @@ def slice_errors(spec: Json) -> Iterator[FieldError]:
                         "`nodeName`, `nodeSelector` and `allNodes` can only be set if"
                         " `perDeviceNodeSelection` is set to true in the ResourceSlice spec",
                     )
+        terms = as_list(part(found, "nodeSelector").get("nodeSelectorTerms"))
+        if len(terms) > 1 and (struct != "Device" or release >= releases.STRICT_API):
+            text = "must have exactly one node selector term"
+            yield invalid(f"{at}.nodeSelector.nodeSelectorTerms", terms, text)
 
 
 def _pool_errors(path: str, pool: Json) -> Iterator[FieldError]:
@@ -108,7 +111,9 @@ def _is_advanced(device: Json) -> bool:
     return bool(device.get("taints") or device.get("consumesCounters")) or any(lists)
 
 
-def device_errors(path: str, device: Json) -> Iterator[FieldError]:
+def device_errors(
+    path: str, device: Json, release: int = releases.SIMULATED
+) -> Iterator[FieldError]:
     """Yield every rule violation of a device.
 
     Args:
@@ -124,7 +129,8 @@ def device_errors(path: str, device: Json) -> Iterator[FieldError]:
         yield invalid(path, entries, text)
     for key in attributes:
         yield from name_rules.qualified(f"{at}attributes", key)
-        yield from device_rules.attribute_errors(f"{at}attributes[{key}]", part(attributes, key))
+        where, attribute = f"{at}attributes[{key}]", part(attributes, key)
+        yield from device_rules.attribute_errors(where, attribute, release)
     for key in capacities:
         yield from name_rules.qualified(f"{at}capacity", key)
         where, capacity = f"{at}capacity[{key}]", part(capacities, key)
@@ -134,7 +140,7 @@ def device_errors(path: str, device: Json) -> Iterator[FieldError]:
         else:
             yield from device_rules.capacity_errors(where, capacity, (MILLI,))
     yield from _taint_errors(at, as_list(device.get("taints")))
-    yield from _lists_errors(path, device)
+    yield from _lists_errors(path, device, release)
 
 
 def _taint_errors(at: str, taints: list[object]) -> Iterator[FieldError]:
@@ -153,7 +159,7 @@ def _taint_errors(at: str, taints: list[object]) -> Iterator[FieldError]:
             yield not_supported(f"{where}.effect", effect, _TAINT_EFFECTS)
 
 
-def _lists_errors(path: str, device: Json) -> Iterator[FieldError]:
+def _lists_errors(path: str, device: Json, release: int) -> Iterator[FieldError]:
     """Yield the errors in lists of values, and in sets of valid ones."""
     at = f"{path}." if path else ""
     count = 0
@@ -170,7 +176,7 @@ def _lists_errors(path: str, device: Json) -> Iterator[FieldError]:
                 yield invalid(f"{here}.{name}", values, "must not be empty if specified")
             for index, value in enumerate(values):
                 where = f"{here}.{name}[{index}]"
-                yield from device_rules.value_errors(where, _LISTS[name], value)
+                yield from device_rules.value_errors(where, _LISTS[name], value, release)
     if count > MAX_VALUES:
         text = f"the total number of attribute values must not exceed {MAX_VALUES}"
         yield invalid(path, count, text)
@@ -238,16 +244,22 @@ def class_errors(spec: Json, check: CheckExpression) -> Iterator[FieldError]:
     return _errors("DeviceClassSpec", spec, "spec", (), check)
 
 
-def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[FieldError]:
-    """Yield the errors in the spec of a claim or a template."""
-    return _errors("ResourceClaimSpec", spec, path, _request_names(spec), check)
+def spec_errors(
+    path: str, spec: Json, check: CheckExpression, release: int
+) -> Iterator[FieldError]:
+    """Yield the errors in the spec of a claim or a template in a minor version of Kubernetes."""
+    return _errors("ResourceClaimSpec", spec, path, _request_names(spec), check, release=release)
 
 
-def status_errors(claim: Json, old: Json) -> Iterator[FieldError]:
+def status_errors(
+    claim: Json, old: Json, release: int = releases.SIMULATED
+) -> Iterator[FieldError]:
     """Yield the errors in a claim's status; old is the claim before the change."""
     status, old_status = part(claim, "status"), part(old, "status")
     names = _request_names(part(claim, "spec"))
-    yield from _errors("ResourceClaimStatus", status, "status", names, any_expression)
+    yield from _errors(
+        "ResourceClaimStatus", status, "status", names, any_expression, release=release
+    )
     allocated = allocated_devices(status)
     for index, device in enumerate(elements(status.get("devices"))):
         if device_key(device) not in allocated:
@@ -287,7 +299,13 @@ def results(status: Json) -> list[Json]:
 
 
 def _errors(  # noqa: PLR0912 - one case for each struct
-    struct: str, document: Json, path: str, names: Collection[str], check: CheckExpression
+    struct: str,
+    document: Json,
+    path: str,
+    names: Collection[str],
+    check: CheckExpression,
+    *,
+    release: int = releases.SIMULATED,
 ) -> Iterator[FieldError]:
     """Yield the errors in an object and in all objects within it.
 
@@ -324,6 +342,8 @@ def _errors(  # noqa: PLR0912 - one case for each struct
                 yield from _raw_errors(f"{at}.data", found.get("data"))
             case "Condition":
                 yield from _condition_errors(at, found)
+        for amounts in ("requests", "consumedCapacity") if release >= releases.STRICT_API else ():
+            yield from _amount_errors(f"{at}.{amounts}", part(found, amounts))
         for index, name in enumerate(as_list(found.get("requests"))):
             if isinstance(name, str):
                 yield from _reference_errors(f"{at}.requests[{index}]", name, names)
@@ -357,6 +377,15 @@ def _count_errors(path: str, wanted: Json) -> Iterator[FieldError]:
         yield invalid(f"{path}.count", count, "must be greater than zero")
     elif mode not in {"All", "ExactCount"}:
         yield not_supported(f"{path}.allocationMode", mode, ["All", "ExactCount"])
+
+
+def _amount_errors(path: str, amounts: Json) -> Iterator[FieldError]:
+    if len(amounts) > MAX_AMOUNTS:
+        yield too_many(path, len(amounts), MAX_AMOUNTS)
+    for name, amount in amounts.items():
+        yield from name_rules.qualified(path, name)
+        if quantity.parse(amount).nano < 0:
+            yield invalid(f"{path}[{name}]", amount, "must be greater than or equal to 0")
 
 
 def _reference_errors(path: str, name: object, names: Collection[str]) -> Iterator[FieldError]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Final
 
 from dra_simulator.api import kinds
@@ -196,12 +197,6 @@ def _slice_cells(found: Json) -> list[object]:
     return [_name(found), spec.get("nodeName", ""), spec.get("driver", ""), pool, _age(found)]
 
 
-def _gpupool_cells(pool: Json) -> list[object]:
-    spec = part(pool, "spec")
-    ratio = part(part(spec, "capacityConfig"), "oversubscription").get("tflopsOversellRatio")
-    return [_name(pool), part(spec, "qosConfig").get("defaultQoS"), ratio, _age(pool)]
-
-
 def _path_description(path: str) -> str:
     return f"Custom resource definition column (in JSONPath format): {path}"
 
@@ -209,6 +204,22 @@ def _path_description(path: str) -> str:
 _NAME: Final = Column("Name", "Name of the object", format="name")
 _AGE: Final = Column("Age", "Time since the object was created")
 _CUSTOM_AGE: Final = Column("Age", _path_description(".metadata.creationTimestamp"), type="date")
+
+
+def _printed(*columns: tuple[str, str, str]) -> Columns:
+    """Return the columns of a CustomResourceDefinition: name, type and path of each."""
+
+    def cells(found: Json) -> list[object]:
+        values = []
+        for _, _, path in columns:
+            *folders, name = path.split(".")[1:]
+            values.append(reduce(part, folders, found).get(name))
+        return [_name(found), *values, _age(found)]
+
+    shown = (Column(name, _path_description(path), type=kind) for name, kind, path in columns)
+    return Columns((_NAME, *shown, _CUSTOM_AGE), cells)
+
+
 _NAMED: Final = Columns((_NAME, _AGE), lambda found: [_name(found), _age(found)])
 _EVENT: Final = Columns(
     (
@@ -229,8 +240,6 @@ _WEBHOOKS: Final = Columns(
     (_NAME, Column("Webhooks", "Number of webhooks of the configuration", type="integer"), _AGE),
     lambda found: [_name(found), len(list(elements(found.get("webhooks")))), _age(found)],
 )
-_CUSTOM: Final = Columns((_NAME, _CUSTOM_AGE), lambda found: [_name(found), _age(found)])
-"""Columns of a CustomResourceDefinition that defines none."""
 _COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
     ("", "namespaces"): Columns(
         (_NAME, Column("Status", "Active or Terminating"), _AGE),
@@ -289,21 +298,19 @@ _COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
     ),
     (ADMISSION_GROUP, MUTATING): _WEBHOOKS,
     (ADMISSION_GROUP, VALIDATING): _WEBHOOKS,
-    (TENSOR_FUSION_GROUP, "gpupools"): Columns(
-        (
-            _NAME,
-            Column("QoS", _path_description(".spec.qosConfig.defaultQoS")),
-            Column(
-                "TFLOPS percent",
-                _path_description(".spec.capacityConfig.oversubscription.tflopsOversellRatio"),
-                type="integer",
-            ),
-            _CUSTOM_AGE,
-        ),
-        _gpupool_cells,
+    (TENSOR_FUSION_GROUP, "gpupools"): _printed(
+        ("QoS", "string", ".spec.qosConfig.defaultQoS"),
+        ("TFLOPS percent", "integer", ".spec.capacityConfig.oversubscription.tflopsOversellRatio"),
+        ("Isolation", "string", ".spec.nodeManagerConfig.defaultIsolationMode"),
+        ("DRA", "boolean", ".spec.draConfig.enable"),
     ),
-    (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): _CUSTOM,
-    (TENSOR_FUSION_GROUP, "gpuresourcequotas"): _CUSTOM,
+    (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): _printed(),
+    (TENSOR_FUSION_GROUP, "gpuresourcequotas"): _printed(
+        ("Max TFLOPS", "string", ".spec.total.requests.tflops"),
+        ("Max VRAM", "string", ".spec.total.requests.vram"),
+        ("Max VRAM limit", "string", ".spec.total.limits.vram"),
+        ("Max claims", "integer", ".spec.total.maxWorkers"),
+    ),
 }
 
 

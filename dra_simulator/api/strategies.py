@@ -11,7 +11,7 @@ from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, V
 from dra_simulator.api.object_rules import CheckExpression, any_expression
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import Json, elements, part
-from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes import name_rules, releases
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     invalid,
@@ -56,11 +56,13 @@ class Setting:
 
     Attributes:
         gates: Enabled feature gates.
+        release: Minor version of Kubernetes whose rules hold.
         check: Returns the error in a CEL expression; None if there is none.
         labels: Returns the labels of a namespace.
     """
 
     gates: frozenset[str] = DEFAULT_GATES
+    release: int = releases.SIMULATED
     check: CheckExpression = any_expression
     labels: Callable[[str], Mapping[str, object]] = field(default=lambda _: {})
 
@@ -125,7 +127,7 @@ class SliceStrategy(Strategy):
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
         """Return the errors by object_rules."""
-        return object_rules.slice_errors(part(document, "spec"))
+        return object_rules.slice_errors(part(document, "spec"), self.setting.release)
 
 
 class ClaimStrategy(Strategy):
@@ -141,7 +143,9 @@ class ClaimStrategy(Strategy):
         if old is None:
             spec = part(document, "spec")
             yield from self._admin_errors(document, "ResourceClaimSpec", spec, "spec")
-            yield from object_rules.spec_errors("spec", spec, self.setting.check)
+            yield from object_rules.spec_errors(
+                "spec", spec, self.setting.check, self.setting.release
+            )
 
     def prepare_status(self, document: Json, old: Json) -> None:
         """Drop fields of disabled gates and the status of devices that are no longer allocated."""
@@ -162,7 +166,7 @@ class ClaimStrategy(Strategy):
         status, old_status = part(document, "status"), part(old, "status")
         if not any(result.get("adminAccess") for result in object_rules.results(old_status)):
             yield from self._admin_errors(document, "ResourceClaimStatus", status, "status")
-        yield from object_rules.status_errors(document, old)
+        yield from object_rules.status_errors(document, old, self.setting.release)
 
 
 class TemplateStrategy(Strategy):
@@ -182,7 +186,9 @@ class TemplateStrategy(Strategy):
         for name in copied:
             if name not in {"labels", "annotations"} and copied[name]:
                 yield forbidden(f"spec.metadata.{name}", "cannot be set")
-        yield from object_rules.spec_errors("spec.spec", inner, self.setting.check)
+        yield from object_rules.spec_errors(
+            "spec.spec", inner, self.setting.check, self.setting.release
+        )
 
 
 class ClassStrategy(Strategy):

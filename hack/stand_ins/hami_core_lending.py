@@ -148,6 +148,7 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
         yield from _policies(scene, quarter, half)
         yield from _forged(scene, quarter, half)
         yield from _memory(scene)
+        yield _resized(scene, "holder")
         yield from _stops(scene, quarter, half)
         claims = len(node.claims())
         node.delete(plain.name)
@@ -167,6 +168,8 @@ def _alone(scene: _Scene, name: str, pod: _Pod, *, expected: int) -> Outcome:
         tenant.go()
         if expected == 100:
             scene.until("idle compute", lambda: pod.is_lifted)
+        # The node plugin looks for processes every 10 s.
+        scene.until("its condition", lambda: scene.verdict(pod).startswith("True"))
         time.sleep(_SETTLE_SECONDS)
         since = time.monotonic()
         time.sleep(_MEASURE_SECONDS)
@@ -401,6 +404,42 @@ def _memory(scene: _Scene) -> Iterator[Outcome]:
         name="a running process gets memory of a claim that ends",
         seen=f"{lowered} then {holder.limit_mib} MiB after {took:.1f} s; cuMemAlloc: {results}",
         holds=results == [OUT_OF_MEMORY, 0],
+    )
+
+
+def _resized(scene: _Scene, name: str) -> Outcome:
+    """Change the limits of a running process: up, above the card, after a kill, below its use."""
+    node, pod = scene.node, scene.started(name, share=50)
+    codes, sizes = [], []
+
+    def settled(mib: int) -> None:
+        scene.until(f"a limit of {mib} MiB", lambda: pod.limit_mib == mib)
+        sizes.append(pod.limit_mib)
+
+    with scene.runc.waiting(pod.container, "count", "wait", "alloc", "0", "13000", "wait") as one:
+        codes.append(node.resize(name, "vram=14Gi"))
+        settled(14 << 10)
+        one.go()
+        scene.until("memory in use", lambda: (pod.cache.used or (0,))[0] >= 13_000 << 20)
+        codes.append(node.resize(name, "vram=14Gi", "tflops=312"))
+        settled(14 << 10)
+        codes.append(node.resize(name, "vram=20Gi"))
+        settled(16 << 10)
+        node.kill_plugin()
+        node.start_plugin()
+        node.until("registration", lambda: bool(node.kubelet.registered))
+        settled(16 << 10)
+        codes.append(node.resize(name, "vram=6Gi"))
+        in_use = pod.limit_mib
+        printed = one.end().printed
+    settled(6 << 10)
+    results = [each["result"] for each in printed if each["command"] == "alloc"]
+    return Outcome(
+        name="a running process is resized: granted; compute refused; above the card, in part; "
+        "kill -9; below what it uses",
+        seen=f"exit codes {codes}, limits {sizes} MiB, {in_use} MiB while 13000 MiB are in use; "
+        f"cuMemAlloc: {results}",
+        holds=codes[:3] == [0, 1, 1] and in_use >= 13_000 and results == [0],
     )
 
 

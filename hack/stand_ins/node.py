@@ -7,6 +7,8 @@ needs root.
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +85,12 @@ class StandInNode(SimulatedCluster):
         if found is None:
             raise AssertionError(f"pod {name}: its container went away")
         return found
+
+    def resize(self, pod: str, *amounts: str) -> int:
+        """Change the limits of a pod's claim; return the verb's exit code after the answer."""
+        verb = [sys.executable, "-m", "tensorfusion_dra", "resize", f"pod/{pod}", *amounts]
+        place = ["--kubeconfig", str(self.kubeconfig), "--namespace", "default", "--wait"]
+        return subprocess.run([*verb, *place], check=False, capture_output=True).returncode
 
 
 def _template(name: str, ask: Ask) -> Json:

@@ -1,9 +1,26 @@
-"""The verb `completion`: print a shell's completion."""
+"""The verb `completion`: print a shell's completion; and that of `kubectl tensorfusion`.
+
+kubectl runs the program `kubectl_complete-tensorfusion` with the words that were typed. It prints
+the candidates for the last word, one a line, and then a number for the shell (Cobra's directives:
+4 adds no names of files, 0 does). Source: k8s.io/kubectl, pkg/cmd/plugin/plugin_completion.go.
+"""
 
 import argparse
+import itertools
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import shtab
+
+from tensorfusion_dra.app.shared import kubectl
+from tensorfusion_dra.cluster.api import CORE, resource_path
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import InputError, RetryableError
+
+_WAIT_SECONDS: Final = 3.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,3 +51,69 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
             for below in dict.fromkeys(action.choices.values()):
                 found += _actions(below)
     return found
+
+
+def complete(parser: argparse.ArgumentParser, verbs: Sequence[str], words: Sequence[str]) -> None:
+    """Print the candidates for the last of the words, for kubectl.
+
+    Args:
+        parser: That of the command, with the flags of all verbs.
+        verbs: Those for users.
+    """
+    *before, start = words or [""]
+    found, takes_files = [] if before else list(verbs), False
+    if before:
+        # What cannot be read has no candidates, and a message would end up between them.
+        with suppress(InputError, RetryableError):
+            found, takes_files = _candidates(parser, before)
+    shown = [f"{each}\n" for each in found if each.startswith(start)]
+    sys.stdout.write("".join((*shown, f":{0 if takes_files and not shown else 4}\n")))
+
+
+def _candidates(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the candidates for the word after these, and whether it may be a file."""
+    verbs = next(each.choices for each in parser._actions if isinstance(each.choices, dict))
+    if before[0] not in verbs:
+        return [], False
+    actions = verbs[before[0]]._actions
+    flags = {flag: each for each in actions for flag in each.option_strings}
+    flag = flags.get(before[-1])
+    asked = [flag] if flag and flag.nargs != 0 else [a for a in actions if not a.option_strings]
+    found = [str(choice) for each in asked for choice in each.choices or ()]
+    given = dict(itertools.pairwise(before))
+    for each in asked:
+        if read := _NAMES.get(each.dest):
+            found += read(given.get("-n") or given.get("--namespace"))
+    if asked != [flag]:
+        found += flags
+    return found, any(each.metavar in ("FILE", "DIR", "FOLDER") for each in asked)
+
+
+def _pods(namespace: str | None) -> Iterable[str]:
+    return _listed("pods", namespace or kubectl.namespace(None, None))
+
+
+def _namespaces(_: str | None) -> Iterable[str]:
+    return _listed("namespaces")
+
+
+def _cards(_: str | None) -> Iterable[str]:
+    lists = ClusterLists(kubectl.api(None, None), wait_seconds=_WAIT_SECONDS)
+    for item in lists.slices(fieldSelector=f"spec.driver={names.DRIVER}"):
+        for device in item["spec"].get("devices") or ():
+            yield f"{item['spec'].get('nodeName')}/{device['name']}"
+
+
+def _listed(plural: str, namespace: str = "") -> Iterable[str]:
+    lists = ClusterLists(kubectl.api(None, None), wait_seconds=_WAIT_SECONDS)
+    path = resource_path(plural, namespace=namespace, root=CORE)
+    return [str(each["metadata"]["name"]) for each in lists.items(path)]
+
+
+_NAMES: Final[Mapping[str, Callable[[str | None], Iterable[str]]]] = {
+    "namespace": _namespaces,
+    "pod": _pods,
+    "target": _pods,
+    "card": _cards,
+}
+"""Readers of the names that an argument may have, by its destination."""

@@ -21,6 +21,10 @@ _PARSERS: Final = {
     names.CAPACITY_TFLOPS: share_policy.tflops_limit,
     names.CAPACITY_VRAM: share_policy.vram_limit,
 }
+_KINDS: Final = {
+    **dict.fromkeys(("po", "pod", "pods"), "pod"),
+    **dict.fromkeys(("", "claim", "resourceclaim", "resourceclaims"), ""),
+}
 _POLL_SECONDS: Final = 1.0
 
 Item = Mapping[str, Any]
@@ -57,6 +61,10 @@ def run(flags: argparse.Namespace) -> int:
     """
     logging.configure(level="critical", form="console")
     asked = dict(map(_amount, flags.amounts))
+    if len(asked) < len(flags.amounts):
+        raise InputError(f"found {' '.join(flags.amounts)}, expected each amount once")
+    if not flags.wait >= 0:
+        raise InputError(f"--wait: found {flags.wait:g}, expected 0 or more seconds")
     api = kubectl.api(flags.kubeconfig, flags.context)
     namespace = flags.namespace or kubectl.namespace(flags.kubeconfig, flags.context)
     claim = _claim(api, namespace, flags.target)
@@ -99,8 +107,12 @@ def _amount(text: str) -> tuple[str, str]:
 def _claim(api: Api, namespace: str, target: str) -> Item:
     """Return the claim of this name, or the one claim for GPUs of the pod of this name."""
     kind, _, name = target.rpartition("/")
+    if kind not in _KINDS or not name:
+        raise InputError(
+            f"found {printable.one_line(target)}, expected NAME, claim/NAME or pod/NAME"
+        )
     path = resource_path("resourceclaims", namespace=namespace, name=name)
-    claim = None if kind.startswith("po") else api.find(path)
+    claim = None if _KINDS[kind] else api.find(path)
     if claim is not None:
         claims = [claim]
     else:
@@ -137,7 +149,8 @@ def _answer(api: Api, path: str, asked: Mapping[str, str], seconds: float) -> in
             for each in objects_at(api.find(path) or {}, "status", "devices")
             if each.get("driver") == names.DRIVER
         ]
-        shown = [map_at(each, "data", "asked") for each in devices]
+        # Admin access has no limits, and no answer.
+        shown = [found for each in devices if (found := map_at(each, "data", "asked"))]
         if shown and all(asked.items() <= each.items() for each in shown):
             conditions = [
                 each

@@ -93,6 +93,8 @@ def run(flags: argparse.Namespace) -> int:
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig, flags.context))
 
+    is_wide = flags.form == streams.WIDE
+
     def page() -> str:
         if flags.namespaces:
             namespaces = _namespaces(lists, flags.namespace)
@@ -108,13 +110,14 @@ def run(flags: argparse.Namespace) -> int:
             ]
             heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
             return streams.formatted(
-                flags.form, {"namespaces": namespaces}, streams.table([heads, *rows], indent="")
+                flags.form,
+                {"namespaces": namespaces},
+                streams.table([heads, *rows], indent="", is_wide=is_wide),
             )
         found = _cards(lists)
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
         cards = [card for card in found if not namespace or _shares(card, namespace)]
-        is_wide = flags.form == streams.WIDE
         lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
         return streams.formatted(
             flags.form, _document(cards, found, namespace), map(printable.one_line, lines)
@@ -261,7 +264,9 @@ def _lines(
         ]
         for card in cards
     ]
-    yield from streams.table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
+    yield from streams.table(
+        [[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="", is_wide=is_wide
+    )
     shares = [(card, holder) for card in cards for holder in _shares(card, namespace)]
     if not shares:
         return
@@ -279,7 +284,7 @@ def _lines(
         for card, holder in shares
     ]
     yield from streams.table(
-        [[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent=""
+        [[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="", is_wide=is_wide
     )
     yield from (
         f"{holder.text}: limits {holder.change['reason']}: {holder.change['message']}"
@@ -298,7 +303,7 @@ def _lines(
         yield ""
         rows = [[*place, streams.shown_bytes(amount)] for *place, amount in used]
         yield from streams.table(
-            [["POD", "CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent=""
+            [["POD", "CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="", is_wide=is_wide
         )
 
 

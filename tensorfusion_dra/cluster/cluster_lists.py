@@ -66,8 +66,8 @@ class ClusterLists:
 
         While a cluster is upgraded, a newer API server may emulate the version before.
         """
-        emulated = self._versions.get("emulationMinor")
-        return self._release or minor_version(f"1.{emulated}" if emulated else self.version)
+        minor = self._release or self._versions.get("emulationMinor")
+        return minor_version(f"1.{minor}" if minor else self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37.

@@ -46,6 +46,8 @@ _QUIET_SECONDS: Final = 600.0
 _EVENT_WAIT_SECONDS: Final = 5.0
 _MAX_NOTE_BYTES: Final = 1024
 _MAX_INSTANCE_BYTES: Final = 128
+_MAX_ANNOTATION: Final = 256
+"""Characters. A quantity has at most 64, the name of a pod's entry for a claim 63."""
 
 
 def _own(found: object) -> dict[str, str]:
@@ -57,6 +59,19 @@ def _own(found: object) -> dict[str, str]:
     }
 
 
+def _of_share(found: object) -> dict[str, str]:
+    """Return the annotations of a claim that are read, each cut above the length of a valid one.
+
+    A claim has to stay readable whatever else its tenant annotates: a node that cannot read it
+    keeps a limit for which a quota charges it no more.
+    """
+    return {
+        key: str(text)[:_MAX_ANNOTATION]
+        for key, text in as_map(found).items()
+        if key in names.SHARE_ANNOTATIONS or key == POD_CLAIM_ANNOTATION
+    }
+
+
 def _parameters(found: object) -> object:
     """Return opaque parameters of this driver, and that others have some."""
     given = as_map(found)
@@ -64,7 +79,7 @@ def _parameters(found: object) -> object:
 
 
 _CLAIM: Final[Projection] = {
-    "metadata!": {"uid!": str, "annotations": _own},
+    "metadata!": {"uid!": str, "annotations": _of_share},
     "status": {
         "allocation": {
             "devices": {
@@ -378,6 +393,14 @@ class ApiNodes:
         if not uid:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)
+
+    def annotations(self) -> Mapping[str, Any]:
+        """Return the Node's annotations.
+
+        Raises:
+            RetryableError: The API server did not answer, or permission is missing.
+        """
+        return map_at(self._fetch({"resourceVersion": "0"}), "metadata", "annotations")
 
     def is_ready(self) -> bool:
         conditions = (self._fetch({}).get("status") or {}).get("conditions") or []

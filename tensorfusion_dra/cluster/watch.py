@@ -74,6 +74,7 @@ class Watch:
         on_event: Callable[[str, Item], None],
         on_resume: Callable[[], None] = lambda: None,
         on_absent: Callable[[], None] | None = None,
+        absent_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -88,6 +89,7 @@ class Watch:
             is missed, but another server may answer.
         on_absent: Called if the server does not have this kind; it is then listed again at
             growing intervals. With None, a missing kind is a failure like any other.
+        absent_seconds: Least time until a kind that the server does not have is listed again.
         clock: In seconds.
         """
         self._api = api
@@ -99,6 +101,7 @@ class Watch:
         self._on_event = on_event
         self._on_resume = on_resume
         self._on_absent = on_absent
+        self._absent_seconds = absent_seconds
         self._clock = clock
         self._must_list = True
         self._reached = "0"
@@ -149,6 +152,7 @@ class Watch:
             if self._is_open and self._ended_early and status is None:
                 delay = max(delay, random.uniform(0, _RETURN_SECONDS))  # noqa: S311 - spreads load
             if status == 404 and self._on_absent:
+                delay = max(delay, self._absent_seconds)
                 self._on_absent()
             elif error and not self._stop.is_set() and self._throttle.is_new(str(error)):
                 log.warning(
@@ -256,6 +260,7 @@ class ObjectCache:
         name: str = "",
         keep: Projection = CACHED,
         on_change: Callable[[], None] = lambda: None,
+        absent_seconds: float = 0.0,
     ) -> None:
         """Create the watch without starting it.
 
@@ -264,6 +269,7 @@ class ObjectCache:
             name: Keep only objects of this name; empty keeps all.
             keep: What is kept of each object: its name and namespace at least.
             on_change: Called when the result of items() may have changed.
+            absent_seconds: See Watch.
         """
         self._api = api
         self._path = path
@@ -280,6 +286,7 @@ class ObjectCache:
             on_list=self._listed,
             on_event=self._changed,
             on_absent=self._not_served,
+            absent_seconds=absent_seconds,
         )
         self.run: Final = self._watch.run
         self.stop: Final = self._watch.stop

@@ -13,7 +13,7 @@ format, fields are added but neither removed nor changed in their meaning. There
 TFLOPS, memory in bytes, durations in seconds, moments in RFC 3339 with a time zone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -110,6 +110,7 @@ class CardView:
         is_absent: True if the last reading did not find the card, or found it lost.
         others: Capacities that other packages give, in the order of their names.
         foreign: What processes outside of all shares use; None if there are none, or not known.
+        taints: Of the device, and of DeviceTaintRules, as the API has them.
     """
 
     device: Device
@@ -122,6 +123,7 @@ class CardView:
     xids: tuple[XidCount, ...] = ()
     others: tuple[OtherCapacity, ...] = ()
     foreign: Used | None = None
+    taints: tuple[Mapping[str, object], ...] = ()
 
     @property
     def free(self) -> CardAmounts:
@@ -338,6 +340,7 @@ def cards(
     absent: AbstractSet[str],
     xids: Mapping[str, Sequence[XidCount]],
     foreign: Mapping[str, Used],
+    rules_of: Callable[[Device], Iterable[Mapping[str, object]]] = lambda _: (),
 ) -> tuple[CardView, ...]:
     """Return a view of each device, in their order.
 
@@ -348,6 +351,7 @@ def cards(
         absent: Names of devices whose card is absent.
         xids: Reports of XIDs, by GPU UUID.
         foreign: What processes outside of all shares use, by GPU UUID.
+        rules_of: Returns the taints that DeviceTaintRules add to a device.
     """
     held: dict[str, list[PreparedShare]] = {}
     for claim in claims:
@@ -388,6 +392,7 @@ def cards(
                     for name in sorted(device.capacity.keys() - names.CAPACITIES)
                 ),
                 foreign=foreign.get(device.gpu.uuid),
+                taints=(*(each.as_api() for each in device.taints), *rules_of(device)),
             )
         )
     return tuple(found)
@@ -550,6 +555,10 @@ def _card_json(card: CardView) -> Json:
             "message": _text(card.unhealthy.worst.text) if card.unhealthy else "",
             "since": _moment(card.unhealthy.since) if card.unhealthy else None,
         },
+        "taints": [
+            {key: _text(str(each.get(key, ""))) for key in ("key", "value", "effect")}
+            for each in card.taints
+        ],
         "xids": [
             {
                 "xid": each.code,

@@ -56,7 +56,7 @@ SPACING_SECONDS: Final = 60.0
 _APPLY_SECONDS: Final = 5.0
 _MAX_EVENTS: Final = 5
 """Claims whose Events are written in one go."""
-_MAX_PODS: Final = 4
+MAX_PODS: Final = 4
 """Pods of one claim that get an Event."""
 
 
@@ -177,7 +177,7 @@ class EnforcementAnnouncer:
             else:
                 write, reason = self._events.note, names.EVENT_LIMITS_ENFORCED
             text = f"claim {claim.ref.name}: {found.text}"
-            pods = claim.pods[:_MAX_PODS] or (None,)
+            pods = claim.pods[:MAX_PODS] or (None,)
             if not all(write(reason, text, pod=pod) for pod in pods):
                 return
             del self._pending[uid]

@@ -6,8 +6,9 @@ It reads what the loops have found, and asks neither the API server nor the NVID
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from tensorfusion_dra.core import observed
+from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -15,6 +16,7 @@ from tensorfusion_dra.core.claims.resize import Resize
 from tensorfusion_dra.core.claims.use import NodeUse
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import (
     ApiServerView,
     NodeView,
@@ -44,6 +46,7 @@ class NodeObserver:
         xids: Counts of reported XIDs since this process started.
         keepers: What keeps limits, for texts, by the name of the enforcer.
         operations: Finished prepares and unprepares, the newest first.
+        taint_rules: DeviceTaintRules of the cluster; none before Kubernetes 1.37.
         now: Returns the wall clock's time.
     """
 
@@ -63,6 +66,7 @@ class NodeObserver:
     store: Callable[[], StoreView] = StoreView
     xids: Callable[[], XidCounts] = dict
     operations: Callable[[], Sequence[EndedOperation]] = tuple
+    taint_rules: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     now: Callable[[], datetime] = utc_now
     started_at: datetime = field(default_factory=utc_now)
     _claims: Sequence[PreparedClaim] = field(init=False, default=())
@@ -74,6 +78,7 @@ class NodeObserver:
             self._claims = self.claims()
         except DriverError as error:
             shares_error = str(error)
+        rules = self.taint_rules()
         catalog, used, verdicts = self.catalog.current(), self.use(), self.current_verdicts()
         return NodeView(
             node=self.node,
@@ -96,6 +101,9 @@ class NodeObserver:
                 absent=catalog.absent,
                 xids=self.xids(),
                 foreign=used.foreign,
+                rules_of=lambda device: device_rules.rule_taints(
+                    rules, driver=names.DRIVER, pool=catalog.node.pool, device=device.name
+                ),
             ),
             cards_missing="" if catalog else self.catalog.reason_missing,
             left_out=catalog.left_out if catalog else (),

@@ -76,7 +76,14 @@ from tensorfusion_dra.core.claims.ports import (
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import other_users, slices
-from tensorfusion_dra.core.devices.device import NO_SCHEDULE, Device, Enforcement, Node, Reading
+from tensorfusion_dra.core.devices.device import (
+    NO_SCHEDULE,
+    Device,
+    Enforcement,
+    Node,
+    Reading,
+    Taint,
+)
 from tensorfusion_dra.core.devices.gpu import (
     Gpu,
     HostResources,
@@ -281,6 +288,7 @@ class CatalogBuilder:
         self._host_size_errors: tuple[str, ...] = ()
         self._shared: Mapping[str, bool] = {}  # see build_devices()
         self._node = node
+        self._cordoned: Mapping[str, Taint] = {}  # by device name
         self._awaited = ""
         self._tracker = tracker or CardHealthTracker()
 
@@ -320,6 +328,13 @@ class CatalogBuilder:
             self._node = node
             self._read_host_sizes()
             self._build()
+
+    def set_cordoned(self, taints: Mapping[str, Taint]) -> None:
+        """Use these taints, by device name, of cards that an administrator took out of service."""
+        with self._lock:
+            if taints != self._cordoned:
+                self._cordoned = taints
+                self._build()
 
     def on_awaited_pool(self, reason: str) -> None:
         """Note why the node's GPUPool is not known, for DeviceCatalog.reason_missing."""
@@ -385,6 +400,7 @@ class CatalogBuilder:
             shared=self._shared,
             unhealthy=cards.unhealthy,
             unhealthy_effect=self._taint_effect,
+            cordoned=self._cordoned,
         )
         self.catalog.replace(
             Catalog(

@@ -8,8 +8,9 @@ its name, and whether its limits changed: the claim is then read, its record get
 and in an Event on its pods.
 
 Anybody may label claims with the name of a node, or change annotations all the time. So claims
-without a device of this node are ignored, at most MAX_NOTED are noted, and changes are followed
-every SPACING_SECONDS: the first one at once, and of those in between the last one.
+without a device of this node are ignored, and of those that are not prepared at most MAX_NOTED stay
+noted. Changes are followed every SPACING_SECONDS: the first one at once, and of those in between
+the last one.
 
 A claim that is not prepared yet is noted too: its prepare may have read it just before the change.
 """
@@ -30,6 +31,7 @@ from tensorfusion_dra.core.claims.ports import ClaimSource, Events
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
+from tensorfusion_dra.driver.enforcement_watch import MAX_PODS
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
@@ -47,7 +49,9 @@ _WATCHED: Final[Projection] = {
         **dict.fromkeys(("namespace!", "name!", "uid!"), str),
         "annotations": dict.fromkeys(resize.ANNOTATIONS.values(), str),
     },
-    "status": {"allocation": {"devices": {"results": [{"driver": str, "pool": str}]}}},
+    "status": {
+        "allocation": {"devices": {"results": [dict.fromkeys(("driver", "pool", "shareID"), str)]}}
+    },
 }
 
 
@@ -91,15 +95,14 @@ class ResizeFollower:
         self._throttle = LogThrottle()
         self._guard = Lock()
         self._due: dict[str, ClaimRef] = {}  # by UID; guarded by _guard
-        self._asked: dict[str, int] = {}  # hashes of noted annotations; guarded by _guard
+        self._asked: dict[str, int] = {}  # hashes of annotations and allocation; guarded by _guard
 
     def keep(self, claim: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the watch keeps of a claim; nothing of one without a device of this node."""
         found = projected(claim, _WATCHED)
         if self.label not in resize.label(found).values():
             return {}
-        about = found["metadata"]
-        return {**about, "annotations": hash(str(about.get("annotations")))}
+        return {**found["metadata"], "annotations": hash(str(found))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Have the claims with the label read of which a change was missed."""
@@ -107,15 +110,14 @@ class ResizeFollower:
             self.on_event("ADDED", item)
 
     def on_event(self, _event: str, item: Mapping[str, Any]) -> None:
-        """Have a claim read whose annotations for limits changed."""
+        """Have a claim read whose annotations for limits, or whose allocation, changed."""
         ref = ClaimRef(namespace=item["namespace"], name=item["name"], uid=item["uid"])
         with self._guard:
             if self._asked.get(ref.uid) == item["annotations"]:
                 return
             self._asked[ref.uid], self._due[ref.uid] = item["annotations"], ref
-            for noted in (self._asked, self._due):
-                if len(noted) > MAX_NOTED:
-                    del noted[next(iter(noted))]
+            if len(self._asked) > MAX_NOTED:
+                del self._asked[next(iter(self._asked))]
         self._wakeup.wake()
 
     def stop(self) -> None:
@@ -150,6 +152,10 @@ class ResizeFollower:
         records = {claim.ref.uid: claim for claim in self._store.claims()}
         with self._guard:
             due = [ref for uid, ref in self._due.items() if uid in records]
+            # None of a prepared claim is dropped: it would keep a limit that it gave up.
+            others = [uid for uid in self._due if uid not in records]
+            for uid in others[: max(0, len(others) - MAX_NOTED)]:
+                del self._due[uid]
         failed: RetryableError | None = None
         for ref in due:
             try:
@@ -184,6 +190,7 @@ class ResizeFollower:
         is_new = self._status.report_resize(record, found)
         # A start reads all such claims again, which is no news.
         if is_new and (is_changed or found.refused):
-            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in record.shares))
-            for pod in record.pods[:1]:
+            shares = [share for share in record.shares if not share.admin_access]
+            text = "; ".join(dict.fromkeys(found.outcome(share)[1] for share in shares))
+            for pod in claim.pods[:MAX_PODS]:
                 self._events.note(names.EVENT_LIMIT_CHANGED, text, pod=pod)

@@ -1,4 +1,4 @@
-"""Allocation of devices to claims, as in kube-scheduler 1.34 to 1.37.
+"""Allocation of devices to claims, as in kube-scheduler 1.35 to 1.38.
 
 The search for the devices of all claims of a pod is exhaustive, and the first solution wins.
 It fills one place after the other. A place is one device of one request of one claim. It is

@@ -14,7 +14,13 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import node_fit, quantity, releases, resource_claims
+from tensorfusion_dra.core.kubernetes import (
+    device_rules,
+    node_fit,
+    quantity,
+    releases,
+    resource_claims,
+)
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
 
@@ -262,28 +268,19 @@ def _quantity(text: str | None) -> Quantity | None:
 
 
 def with_rules(rules: Sequence[Document], slices: Sequence[Document]) -> list[Document]:
-    """Return the slices with the taints that DeviceTaintRules add, as the scheduler sees them.
-
-    Source: dynamic-resource-allocation/resourceslice/tracker/tracker.go (applyPatches), release
-    1.37.
-    """
+    """Return the slices with the taints that DeviceTaintRules add, as the scheduler sees them."""
     tainted: list[Document] = []
     for item in slices:
         spec = item["spec"]
-        selecting = [
-            (selector.get("device"), rule["spec"]["taint"])
-            for rule in rules
-            # Without a selector a rule matches no device; with an empty one, all.
-            if (selector := rule["spec"].get("deviceSelector")) is not None
-            and selector.get("driver", spec["driver"]) == spec["driver"]
-            and selector.get("pool", spec["pool"]["name"]) == spec["pool"]["name"]
-        ]
+        driver, pool = spec["driver"], spec["pool"]["name"]
         devices = [
             {
                 **device,
                 "taints": [
                     *(device.get("taints") or ()),
-                    *(taint for name, taint in selecting if name in {None, device["name"]}),
+                    *device_rules.rule_taints(
+                        rules, driver=driver, pool=pool, device=device["name"]
+                    ),
                 ],
             }
             for device in spec.get("devices") or ()
@@ -739,7 +736,7 @@ def _consumed(
     # A whole number of steps above the minimum.
     unit, error = _unit(policy, release), ""
     least, step, amount = (each.ceil(unit) for each in (policy.least, policy.step, requested))
-    family = policy.step.family if release >= releases.MILLI else "binary"
+    family = policy.step.family if release >= releases.REPRESENTABLE else "binary"
     rounded = Quantity((least + -(-(amount - least) // step) * step) * unit, family)
     if unit == MILLI and not requested.is_whole(unit):
         error = f"request {requested} is not a representable milli value"
@@ -748,7 +745,7 @@ def _consumed(
     elif not rounded.is_whole(unit):
         limit = "the milli-value range" if unit == MILLI else "MaxInt64"
         error = f"rounding request {requested} up to the next step passes {limit}"
-    if error and release >= releases.MILLI:
+    if error and release >= releases.REPRESENTABLE:
         raise SchedulingError(f'capacity "{name}": {_UNREPRESENTABLE}: {error}')
     return rounded
 

@@ -24,7 +24,6 @@ from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Cause,
-    DeviceClass,
     DeviceId,
     Holder,
     PublishedDevice,
@@ -66,7 +65,7 @@ def rejection_of(
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text=text, beside=beside)
     phase: Rejection | None = None
     for expression in (*found.classes[wanted.device_class].selectors, *wanted.selectors):
-        for failed in _failed(expression, device):
+        for failed in _failed(expression, device, found.release):
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
@@ -79,9 +78,7 @@ def rejection_of(
     return phase
 
 
-def is_of_class(
-    wanted: Wanted, device: PublishedDevice, *, classes: Mapping[str, DeviceClass]
-) -> bool:
+def is_of_class(wanted: Wanted, device: PublishedDevice, found: Cluster) -> bool:
     """Return True if the class of a request selects a device.
 
     A device that the class excludes, such as a network card for a request of GPUs, is no candidate
@@ -92,17 +89,17 @@ def is_of_class(
     """
     return all(
         _is_unhealthy(device) and _reads_phase(failed)
-        for expression in classes[wanted.device_class].selectors
-        for failed in _failed(expression, device)
+        for expression in found.classes[wanted.device_class].selectors
+        for failed in _failed(expression, device, found.release)
     )
 
 
-def _failed(expression: str, device: PublishedDevice) -> Iterator[Rejection]:
+def _failed(expression: str, device: PublishedDevice, release: int) -> Iterator[Rejection]:
     """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)
     if term is not None:
-        yield from failed_terms(term, device)
-    elif not cel_evaluation.selector(expression).matches(device):
+        yield from failed_terms(term, device, release)
+    elif not cel_evaluation.selector(expression).matches(device, release=release):
         yield Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
 
 
@@ -125,20 +122,24 @@ def _term(expression: str) -> Term | None:
         return None
 
 
-def result(term: Term, device: PublishedDevice) -> bool | CelRunError:
-    """Return whether a part of a selector is true for a device, or its error."""
+def result(term: Term, device: PublishedDevice, release: int) -> bool | CelRunError:
+    """Return whether a part of a selector is true for a device, or its error.
+
+    Args:
+        release: Minor version of Kubernetes.
+    """
     try:
-        return cel_evaluation.selector(term.expression).matches(device)
+        return cel_evaluation.selector(term.expression).matches(device, release=release)
     except CelRunError as error:
         return error
 
 
-def failed_terms(term: Term, device: PublishedDevice) -> Iterator[Rejection]:
+def failed_terms(term: Term, device: PublishedDevice, release: int) -> Iterator[Rejection]:
     """Yield the smallest parts that make a term not true."""
-    outcome = result(term, device)
+    outcome = result(term, device, release)
     if outcome is True:
         return
-    failing = [found for part in term.parts for found in failed_terms(part, device)]
+    failing = [found for part in term.parts for found in failed_terms(part, device, release)]
     if term.operator in ("&&", "||") and failing:
         yield from failing
         return
@@ -404,7 +405,7 @@ def _unfit(
                 of_class := [
                     (request, asked)
                     for request, asked in wanted
-                    if is_of_class(asked, device, classes=near.classes)
+                    if is_of_class(asked, device, near)
                 ]
             )
         )

@@ -19,6 +19,7 @@ from tensorfusion_dra.core.admission import (
     pod_admission,
     pod_findings,
     pod_request,
+    pod_resources,
     quota,
 )
 from tensorfusion_dra.core.admission.cards import Cards
@@ -218,10 +219,26 @@ class AdmissionRules:
     names_containers: bool = False
 
     def pod(self, asked: Review) -> Decision:
-        """Add the share to a new pod that requests one, if DRA is enabled for it."""
-        pod, annotations, wait_seconds = asked.document, asked.annotations, asked.wait_seconds
-        if not asked.is_creation or not pod_request.requests_gpu(annotations):
+        """Add the share to a new pod that requests one, if DRA is enabled for it.
+
+        What its containers' resources request is read as annotations first.
+        """
+        if not asked.is_creation:
             return PASSED
+        of_resources = pod_resources.read(asked.document)
+        if of_resources.errors:
+            return Decision(errors=of_resources.errors)
+        if not pod_request.requests_gpu(review.annotations_of(of_resources.pod)):
+            return PASSED
+        return self._shared(asked, of_resources.pod)
+
+    def _shared(self, asked: Review, pod: Item) -> Decision:
+        """Return the decision on a new pod with annotations that request a share.
+
+        Args:
+            pod: The pod, with annotations in place of its resources.
+        """
+        annotations, wait_seconds = review.annotations_of(pod), asked.wait_seconds
         wanted = pod_request.parse(annotations)
         try:
             found = self._resolve(wanted, enabled=wanted.enabled)
@@ -360,6 +377,21 @@ class AdmissionRules:
         except RetryableError as error:
             return review.unavailable(error)
         return _checked_limits(asked, found, classes)
+
+    def template(self, asked: Review) -> Decision:
+        """Fill a new claim template with the amounts of its DeviceClasses, for whoever counts them.
+
+        Its claims are filled in any case, so nothing is refused here.
+        """
+        if not asked.is_creation:
+            return PASSED
+        try:
+            found = class_admission.of_template(asked.document, parsed_classes(self.classes))
+        except RetryableError:  # the classes are not known yet
+            return PASSED
+        except DriverError as error:
+            return Decision(warnings=[f"{asked.kind}: {error}"])
+        return Decision(changed=found) if found != asked.document else PASSED
 
     def _resized(self, asked: Review) -> Decision:
         metadata = asked.document["metadata"]

@@ -195,7 +195,11 @@ class QuotaAdmission:
                 errors = compared(stored, counted, names_others=is_trusted)
                 if errors or asked.dry_run or not quotas:
                     return errors
-                amounts = quota.counted(asked.document, classes)
+                # A limit that is lowered counts until the node has followed.
+                amounts = reservations.most(
+                    quota.counted(asked.old or {}, classes),
+                    quota.counted(asked.document, classes),
+                )
                 new = reservations.of_claim(
                     asked.document, amounts, before, is_trusted=is_trusted, now=self._clock()
                 )

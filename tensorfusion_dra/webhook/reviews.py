@@ -25,6 +25,7 @@ log = structlog.get_logger()
 MUTATE_PODS: Final = "/mutate-pods"
 """Also the beginning of the path of each dialect."""
 MUTATE_CLAIMS: Final = "/mutate-resourceclaims"
+MUTATE_TEMPLATES: Final = "/mutate-resourceclaimtemplates"
 VALIDATE: Final = "/validate"
 QUOTAS: Final = "/validate-quotas"
 
@@ -74,6 +75,10 @@ class Reviews:
         self._rules: Final[Mapping[str, tuple[Rule, set[tuple[str, str, str]]]]] = {
             MUTATE_PODS: (admission.pod, {_POD}),
             MUTATE_CLAIMS: (admission.claim, claims),
+            MUTATE_TEMPLATES: (
+                admission.template,
+                {(RESOURCE_GROUP, "v1", "ResourceClaimTemplate")},
+            ),
             VALIDATE: (admission.parameters, checked),
             QUOTAS: (claim_within_quotas, claims),
             **{

@@ -406,6 +406,31 @@ def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
     assert scripts["kubectl-tensorfusion"] == "tensorfusion_dra.cli:main"
+    assert scripts["kubectl_complete-tensorfusion"] == "tensorfusion_dra.cli:complete"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([""], [*(verb.name for verb in cli.VERBS if not verb.serves), ":4"]),
+        (["co"], ["convert", "cordon", "completion", ":4"]),
+        (["top", "--na"], ["--namespaces", "--namespace", ":4"]),
+        (["top", "-o", ""], ["table", "wide", "json", "yaml", ":4"]),
+        (["why", "-f", ""], [":0"]),
+        (["completion", "z"], ["zsh", ":4"]),
+        (["nothing", ""], [":4"]),
+        (["why", "-n", "b", "x"], [":4"]),
+    ],
+)
+def test_kubectl_completes_verbs_flags_and_values(
+    words: list[str], expected: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/dev/null")
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-tensorfusion", *words])
+
+    cli.complete()
+
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_plugin_shows_its_own_name(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

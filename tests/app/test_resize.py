@@ -80,6 +80,21 @@ def test_wait_ends_with_the_answer_of_the_node(
     assert ended.out.splitlines()[1:] == [rf"{reason}: limit\n40Gi"]
 
 
+def test_a_card_without_limits_beside_it_has_no_answer_to_wait_for(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.schedule_pod("two", request(AMOUNTS, count=2))
+    document = stored(cluster, "two")
+    answered, observed = document["status"]["allocation"]["devices"]["results"]
+    document["status"]["devices"] = [
+        {name: each[name] for name in ("driver", "pool", "device", "shareID")} | {"data": data}
+        for each, data in ((answered, {"asked": {"vram": "40Gi"}}), (observed, {}))
+    ]
+    cluster.client.replace_status(CLAIMS, document)
+
+    assert resize(cluster, capsys, "two", "vram=40Gi", "--wait", "1").code == 0
+
+
 def test_an_answer_to_an_earlier_question_is_none(cluster: Cluster, capsys: Capture) -> None:
     answer(cluster, "Granted", vram="30Gi")
 
@@ -98,6 +113,15 @@ def test_an_answer_to_an_earlier_question_is_none(cluster: Cluster, capsys: Capt
         (("a", "vram=much"), "vram: found 'much'"),
         (("a", "vram=-1Gi"), "vram: found -1Gi, expected 0 or more"),
         (("a", "vram=0"), "vram: found '0', expected more than 0"),
+        (("a", "vram=\uff14\uff10Gi"), "vram: found '\uff14\uff10Gi'"),
+        (("a", "tflops=50%"), "tflops: found '50%'"),
+        (("a", "vram=1Gi", "tflops=1", "vram=2Gi"), "vram=2Gi, expected each amount once"),
+        (("deploy/a", "vram=1Gi"), "found deploy/a, expected NAME, claim/NAME or pod/NAME"),
+        (("policy/a", "vram=1Gi"), "found policy/a, expected NAME"),
+        (("pod/", "vram=1Gi"), "found pod/, expected NAME"),
+        (("", "vram=1Gi"), "expected NAME"),
+        (("a", "vram=1Gi", "--wait", "-5"), "--wait: found -5, expected 0 or more seconds"),
+        (("a", "vram=1Gi", "--wait", "nan"), "--wait: found nan, expected 0 or more seconds"),
         (("b", "vram=1Gi"), "default/b: found claims with GPUs: none; expected the name of one"),
         (("pod/b\n", "vram=1Gi"), "found claims with GPUs: none"),
         (("waiting", "vram=1Gi"), "found claims with GPUs: none"),

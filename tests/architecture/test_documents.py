@@ -1,6 +1,7 @@
 """The documents' links work, and their tables, paths and commands agree with the project."""
 
 import ast
+import itertools
 import re
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.discovery import gpu_models
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.enforcers import registered
@@ -26,7 +28,7 @@ from tensorfusion_dra.enforcers.mps.declaration import MPS
 from tests.support import helm, markdown, yaml_text
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
-from tests.support.markdown import INSTALL, PAGES, ROOT, USE, WAYS
+from tests.support.markdown import INSTALL, MAINTAIN, PAGES, ROOT, USE, WAYS
 from tests.support.status_scenes import scenes
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -129,6 +131,31 @@ def test_table_of_answers_to_changed_limits_has_each_one() -> None:
 
     found = {markdown.codes(name)[0]: code for name, code, _ in rows}
     assert found == {resize.GRANTED: "0", resize.IN_PART: "1", resize.REFUSED: "1"}
+
+
+def test_table_of_releases_matches_the_rules_and_their_gates() -> None:
+    body = ast.parse(Path(releases.__file__).read_text(encoding="utf-8")).body
+    rules = [
+        (
+            each.target.id,
+            f"1.{ast.literal_eval(each.value)}",
+            re.findall(r"DRA\w+", after.value.value),
+        )
+        for each, after in itertools.pairwise(body)
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        if isinstance(each.value, ast.Constant)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(after.value.value, str)
+    ]
+
+    rows = markdown.table(markdown.text(ROOT / "docs" / "simulator.md"), "releases")
+
+    known = [each for each in rules if each[0] not in {"NEWEST", "SIMULATED"}]
+    assert [(since, re.findall(r"DRA\w+", gate)) for since, _, gate in rows] == [
+        (since, gates) for _, since, gates in known
+    ]
+    for gate, first in releases.GATES.items():
+        assert f"1.{first}" == min(since for since, _, cell in rows if cell.startswith(f"`{gate}`"))
 
 
 def test_table_of_limits_that_change_matches_the_facts_of_the_enforcers() -> None:
@@ -303,7 +330,7 @@ def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
         assert block.ways <= set(WAYS), block.place
 
 
-@pytest.mark.parametrize("page", [INSTALL, USE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [INSTALL, USE, MAINTAIN], ids=lambda page: page.name)
 def test_commands_of_a_page_are_run_in_both_ways(page: Path) -> None:
     ways = (block.ways for block in markdown.typed_blocks(page))
 

@@ -24,7 +24,7 @@ from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.webhook import command, process
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request
+from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request, pod_resources
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.devices import gpupool
@@ -37,7 +37,7 @@ from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.webhook import reviews
 from tests.support import helm, installation, kubernetes_schemas, objects, rbac
 from tests.support.builders.gpupools import gpupool_document
-from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 from tests.support.builders.slices import stored_slices
 from tests.support.builders.stored_claims import (
     allocation_result,
@@ -223,6 +223,7 @@ def test_llm_d_values_give_a_template_of_their_device_class(
         assert (exactly["deviceClassName"], exactly["count"]) == (device_class, 2)
 
 
+KUEUE = ("configuration", "claims")
 WEBHOOK = installation.documents("webhook")
 
 
@@ -243,20 +244,29 @@ def is_sent(entry: Json, document: Json, old: Json | None = None) -> bool:
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
-def test_kueues_queue_counts_a_capacity_of_this_driver() -> None:
+def test_kueues_queues_count_resources_and_a_capacity_of_this_driver() -> None:
     folder = helm.ROOT / "hack" / "examples" / "kueue"
-    (configuration,) = documents(folder / "configuration.yaml")
-    queue = {each["kind"]: each for each in documents(folder / "queue.yaml")}
+    (configuration,), (claims,) = (documents(folder / f"{name}.yaml") for name in KUEUE)
+    queues = [each for each in documents(folder / "queue.yaml") if each["kind"] == "ClusterQueue"]
+    (job,) = documents(folder / "job.yaml")
 
-    (mapping,) = configuration["resources"]["deviceClassMappings"]
+    transformed = {each["input"]: each for each in configuration["resources"]["transformations"]}
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (mapping,) = claims["resources"]["deviceClassMappings"]
     capacity = mapping["sources"][0]["capacity"]
-    (group,) = queue["ClusterQueue"]["spec"]["resourceGroups"]
-    (request,) = queue["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"]
-    assert mapping["deviceClassNames"] == [names.DEVICE_CLASS]
-    assert capacity["driver"] == names.DRIVER
-    assert capacity["name"] in names.CAPACITIES & request["exactly"]["capacity"]["requests"].keys()
-    assert mapping["name"] in group["coveredResources"]
-    assert request["exactly"]["deviceClassName"] == names.DEVICE_CLASS
+    counted = {mapping["name"]} | {
+        name for each in transformed.values() for name in each["outputs"]
+    }
+    assert transformed.keys() == container["resources"]["limits"].keys()
+    assert transformed.keys() <= pod_resources.AMOUNTS.keys()
+    assert {each["multiplyBy"] for each in transformed.values()} == {names.RESOURCE_GPU}
+    assert names.DEVICE_CLASS in mapping["deviceClassNames"]
+    assert (capacity["driver"], capacity["name"]) == (names.DRIVER, names.CAPACITY_VRAM)
+    for queue in queues:
+        (group,) = queue["spec"]["resourceGroups"]
+        covered = {*group["coveredResources"]}
+        assert covered == counted | {names.RESOURCE_GPU}
+        assert covered == {each["name"] for each in group["flavors"][0]["resources"]}
 
 
 def test_each_webhook_has_the_path_for_its_kind() -> None:
@@ -266,6 +276,7 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         **{("Mutating", str(each)): f"{reviews.MUTATE_PODS}/{each}" for each in Dialect},
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
+        ("Mutating", "templates"): reviews.MUTATE_TEMPLATES,
         ("Mutating", "changed-limits"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
         ("Validating", "enforced-quotas"): reviews.QUOTAS,
@@ -361,6 +372,31 @@ def test_only_a_pod_with_a_request_is_sent(annotations: dict[str, str], sent: bo
 
     assert is_sent(webhooks()["Mutating", "pods"], document) == sent
     assert pod_request.requests_gpu(annotations) == sent
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("annotations", [{}, {"dra_enabled": "false"}, {"dra_enabled": "true"}])
+@pytest.mark.parametrize(
+    ("resource", "asks"),
+    [
+        *((name, True) for name in pod_resources.AMOUNTS),
+        (names.RESOURCE_GPU, False),  # whole cards by Kubernetes' extended resource
+        (f"{names.TENSOR_FUSION_INDEX}0", False),
+        ("cpu", False),
+    ],
+)
+def test_only_a_pod_whose_containers_name_amounts_is_sent(
+    kind: str, field: str, annotations: dict[str, str], resource: str, asks: bool
+) -> None:
+    asking = container_document("one", resources={kind: {resource: "1"}})
+    document = pod_document(pod_annotations(**annotations))
+    document["spec"][field] = [asking]
+
+    sent = is_sent(webhooks()["Mutating", "pods"], document)
+
+    assert sent == (asks or annotations == {"dra_enabled": "true"})
+    assert bool(pod_resources.named(document)) == asks
 
 
 def configured(kind: str, driver: str) -> Any:
@@ -460,6 +496,7 @@ def test_webhook_outage_blocks_pods_and_enforced_quotas_but_not_parameter_checks
 
     assert {name for name, policy in fails.items() if policy == "Ignore"} == {
         "parameters",
+        "templates",
         "quotas",
     }
     assert fails["enforced-quotas"] == fails["pods"] == fails["claims"] == "Fail"

@@ -141,7 +141,7 @@ def test_tests_run_on_every_python_that_the_package_supports() -> None:
 def test_end_to_end_tests_run_on_every_supported_kubernetes() -> None:
     job = JOBS["e2e", "kind"]
 
-    assert job["strategy"]["matrix"]["kubernetes"] == ["1.34", "1.35", "1.36", "1.37"]
+    assert job["strategy"]["matrix"]["kubernetes"] == ["1.35", "1.36", "1.37"]
     # The order of the tests is in the script, which developers run as well.
     (step,) = [each for each in job["steps"] if re.search(r"\bhack/|\bmake ", each.get("run", ""))]
     assert step["run"] == 'hack/e2e kind-up --version "$KUBERNETES"'

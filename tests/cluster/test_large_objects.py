@@ -99,10 +99,11 @@ def bounded(server: RawServer, folder: Path) -> Iterator[Api]:
         yield api
 
 
+REF: Final = ClaimRef(namespace="team-a", name="a", uid="uid-a")
+
+
 def claim_of(api: Api) -> object:
-    return ApiClaims(api).fetch(
-        ClaimRef(namespace="team-a", name="a", uid="uid-a"), wait_seconds=60
-    )
+    return ApiClaims(api).fetch(REF, wait_seconds=60)
 
 
 def pod_of(api: Api) -> object:
@@ -489,6 +490,77 @@ def test_a_claim_is_kept_with_all_that_prepare_reads(tmp_path: Path) -> None:
         kept = ApiClaims(Api(server.kubeconfig(tmp_path))).fetch(ref, wait_seconds=30)
 
     assert claim_rules.allocated(ref, kept) == claim_rules.allocated(ref, stored)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"tensor-fusion.ai/x": "," * 40_000},
+        {"resource.kubernetes.io/pod-claim-name": "," * 40_000},
+        {f"tensor-fusion.ai/x{number}": "" for number in range(8_000)},
+    ],
+)
+def test_a_claim_stays_readable_for_its_node_whatever_its_tenant_annotates(
+    tmp_path: Path, annotations: dict[str, str]
+) -> None:
+    """A node that could not read it would keep a limit for which a quota charges it no more."""
+    stored = stored_claim("a", allocation_result("gpu-a", tflops="10", vram="1Gi"), uid="uid-a")
+    stored["metadata"]["annotations"] = {**annotations, "tensor-fusion.ai/vram-limit": "4Gi"}
+    content = json.dumps(stored).encode()
+    with raw_server.served(lambda: alone(content)) as server:
+        kept = ApiClaims(Api(server.kubeconfig(tmp_path))).fetch(REF, wait_seconds=30)
+
+    assert kept["metadata"]["annotations"]["tensor-fusion.ai/vram-limit"] == "4Gi"
+
+
+def as_stored(labels: int, text: str) -> bytes:
+    """Return a claim with many labels and with text of its tenant, as a list has it."""
+    stored = stored_claim("a", allocation_result("gpu-a", tflops="10", vram="1Gi"), uid="uid-a")
+    stored["metadata"] |= {"namespace": "team-a", "annotations": {"theirs": text}}
+    stored["metadata"]["labels"] = {f"l{number}": "" for number in range(labels)}
+    return json.dumps(
+        {key: stored[key] for key in stored if key not in OF_KIND}, ensure_ascii=False
+    ).encode()
+
+
+OF_KIND: Final = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        *((24_971, ""), (24_968, ""), (24_960, "")),
+        *((0, "x" * (MIB - 500)), (0, "x" * (MIB - 5_000))),
+        (0, "\u4e2d" * 400_000),
+    ],
+)
+def test_what_a_list_reads_of_a_claim_its_node_reads_too(
+    tmp_path: Path, labels: int, text: str
+) -> None:
+    """A quota counts claims of a list. It must not miss what a node does not see and keeps."""
+    item = as_stored(labels, text)
+    one = json.dumps(OF_KIND).encode()[:-1] + b"," + item[1:]
+    answers = {
+        "limit=": listed(item),
+        "watch=": alone(b'{"type":"MODIFIED","object":' + one + b"}\n"),
+    }
+
+    def answer() -> list[bytes]:
+        asked = server.requests[-1]
+        return next((each for key, each in answers.items() if key in asked), alone(one))
+
+    keep = {"metadata!": {"name!": str}}
+    with raw_server.served(answer) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        is_listed = bool(ApiClaims(api).listed(keep))
+        events = len([*api.watch("/api/v1/pods", query={}, silent_seconds=60)])
+        try:
+            is_read = bool(claim_of(api))
+        except UnreadableError:
+            is_read = False
+
+    assert (is_read, bool(events)) == (True, True) or not is_listed
+    assert is_listed or labels > 24_900 or len(item) > MIB - 5_000
 
 
 def test_a_pod_is_kept_with_what_tells_its_containers_apart(tmp_path: Path) -> None:

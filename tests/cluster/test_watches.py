@@ -14,7 +14,7 @@ from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refu
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, Listed
+from tensorfusion_dra.cluster.api import Api, Listed, resource_path
 from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
@@ -404,6 +404,19 @@ def test_missing_resource_is_polled_with_growing_delays_and_no_warnings(
             pools.items()
     assert time.seconds / 30 <= pools.changes <= time.seconds / 15 + 10
     assert logs == []
+
+
+def test_a_kind_that_most_servers_lack_is_asked_for_seldom(
+    time: VirtualTime, tmp_path: Path
+) -> None:
+    with ApiServer() as bare:
+        api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
+        rules = ObjectCache(api, resource_path("devicetaintrules"), absent_seconds=600)
+
+        rules.run()
+
+    asked = bare.requests.count("list", "devicetaintrules")
+    assert 0 < asked <= time.seconds / 600 + 2
 
 
 def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, client: Client) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.process
 
 TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
 
-VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+VERSIONS = ("1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 
@@ -123,6 +123,21 @@ def test_chart_translates_the_chosen_dialects_and_none_by_default(chosen: list[s
 
     names = [entry["name"].partition(".")[0] for entry in found["webhooks"]]
     assert names == [*chosen, "pods", "claims", "changed-limits"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"shareClasses": {"quarter": {"requests": {"vram": "20Gi"}}}}, "shareClasses: found it"),
+        ({"webhook": {"dialects": ["hami"]}}, "webhook.dialects: found it without webhook.enabled"),
+        ({"webhook": {"classes": ["mine"]}}, "webhook.classes: found it without webhook.enabled"),
+        ({"settings": {"tflops-oversell-ratio": -5}}, "tflops-oversell-ratio"),
+    ],
+)
+def test_values_that_would_do_nothing_are_refused(values: dict[str, object], error: str) -> None:
+    with pytest.raises(RefusedValuesError, match=error):
+        helm.render(values)
 
 
 def test_chart_knows_the_dialects_of_the_webhook() -> None:
@@ -301,6 +316,26 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     of_test = helm.one(rendered, "Pod")["spec"]["containers"]
     images = {each["image"] for each in (*helm.containers(rendered), *of_test)}
     assert images == {expected}
+
+
+def undescribed(schema: Any, path: str = "") -> list[str]:
+    """Return the fields of a schema that have no description."""
+    found = []
+    for name, field in schema.get("properties", {}).items():
+        at = f"{path}.{name}"
+        found += ([] if field.get("description") else [at]) + undescribed(field, at)
+    return found + (undescribed(schema["items"], f"{path}[]") if "items" in schema else [])
+
+
+@pytest.mark.parametrize(
+    "file", sorted((helm.CHART / "tensor-fusion-crds").iterdir()), ids=lambda file: file.stem
+)
+def test_kubectl_explains_every_field_of_the_definitions(file: Path) -> None:
+    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+
+    assert schema["description"]
+    assert undescribed(schema) == []
 
 
 def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:

@@ -25,6 +25,7 @@ ROOT: Final = markdown.ROOT
 FOLDER: Final = ROOT / "daemonset" / "chart" / "monitoring"
 RULES: Final = FOLDER / "rules.yaml"
 PAGE: Final = markdown.text(ROOT / "docs" / "monitoring.md")
+SCALE: Final = markdown.text(ROOT / "docs" / "scale.md")
 
 Rule = dict[str, Any]
 
@@ -47,6 +48,7 @@ OF_OTHERS: Final[Mapping[str, Labels]] = {
     "up": TARGET,
     "DCGM_FI_DEV_GPU_UTIL": DCGM | TARGET,
     "DCGM_FI_DEV_FB_USED": DCGM | TARGET,
+    "kube_pod_status_unschedulable": TARGET | {"namespace", "pod", "uid"},
 }
 
 
@@ -83,6 +85,10 @@ def all_series() -> Mapping[str, Labels]:
 LEVELS: Mapping[str, set[str]] = {
     "cluster": set(),
     "namespace": {"namespace"},
+    "namespace_pool": {"namespace", "pool"},
+    "namespace_uuid": {"node", "uuid", "namespace"},
+    "node_pool": {"node", "pool"},
+    "pool": {"pool"},
     "node": {"node"},
     "pod_uuid": {"node", "uuid", "namespace", "pod"},
     "uuid": {"node", "uuid"},
@@ -131,7 +137,8 @@ def test_documented_alerts_are_those_of_the_rules() -> None:
 
 
 def test_documented_queries_name_only_what_exists() -> None:
-    blocks = markdown.blocks(PAGE, "promql")
+    blocks = [*markdown.blocks(PAGE, "promql"), *markdown.blocks(SCALE, "promql")]
+    blocks += re.findall(r"^ +query: (.*)$", SCALE, re.MULTILINE)
     queries = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
 
     assert queries

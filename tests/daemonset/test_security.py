@@ -240,7 +240,9 @@ def test_role_allows_every_request_of_the_node_plugin_and_nothing_else(
     # Events report problems, and the only problem in these runs is an invalid GPUPool.
     used = sent | sent_with_pools
     unused = {right for right in granted if not any(right.allows(each) for each in used)}
-    assert unused == {CHECKED_BY_THE_SERVER}
+    # The simulated API server has no DeviceTaintRules, so that none is watched after the list.
+    watch = Right(group="resource.k8s.io", resource="devicetaintrules", verb="watch")
+    assert unused == {CHECKED_BY_THE_SERVER, watch}
 
 
 WITHOUT_BRIDGE: Final = {"enforcer": "hami-core,mps"}
@@ -299,6 +301,7 @@ VARIANT: Final = {
     "names": "webhook",
     "amounts": "webhook",
     "edits": "webhook",
+    "labels": "webhook",
 }
 """How the chart is installed for each policy."""
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
@@ -639,9 +642,15 @@ def test_a_fraction_of_a_byte_that_may_keep_pods_waiting_is_warned_of(
 
 
 def edited_pod(
-    *, limit: str = "", other: str = "", is_bound: bool = True, has_claims: bool = True
+    *,
+    limit: str = "",
+    other: str = "",
+    is_bound: bool = True,
+    has_claims: bool = True,
+    name: str = names.ANNOTATION_VRAM_LIMIT,
+    **status: Any,
 ) -> Any:
-    found = {names.ANNOTATION_VRAM_LIMIT: limit, "example.com/other": other}
+    found = {name: limit, "example.com/other": other}
     return {
         "metadata": {
             "name": "a",
@@ -652,7 +661,14 @@ def edited_pod(
             **({"nodeName": "node-01"} if is_bound else {}),
             **({"resourceClaims": [{"name": "gpu"}]} if has_claims else {}),
         },
+        "status": status,
     }
+
+
+def edit_of(name: str, **status: Any) -> tuple[Any, Any, str, str]:
+    """Return a tenant's new limit of a running pod, which is warned of."""
+    pods = [edited_pod(limit=limit, name=name, has_claims=not status, **status) for limit in "12"]
+    return pods[0], pods[1], "tenant", "use kubectl tensorfusion resize a"
 
 
 @pytest.mark.process
@@ -667,6 +683,11 @@ def edited_pod(
         ),
         (edited_pod(limit="1Gi"), edited_pod(limit="40Gi"), "tenant", "limits of a pod that runs"),
         (edited_pod(limit="1Gi"), edited_pod(), "tenant", "or annotate its ResourceClaim"),
+        edit_of(names.ANNOTATION_TFLOPS_LIMIT),
+        edit_of(names.ANNOTATION_COMPUTE_PERCENT_LIMIT),
+        edit_of(
+            names.ANNOTATION_VRAM_LIMIT, extendedResourceClaimStatus={"resourceClaimName": "a-x"}
+        ),
         (edited_pod(limit="1Gi"), edited_pod(limit="1Gi", other="1"), "tenant", ""),
         (edited_pod(is_bound=False), edited_pod(limit="1Gi", is_bound=False), "tenant", ""),
         (edited_pod(has_claims=False), edited_pod(limit="1Gi", has_claims=False), "tenant", ""),
@@ -689,6 +710,41 @@ def test_an_edit_of_a_running_pods_limits_is_warned_of(
         "tensorfusion-dra-edits",
     )
     assert bound["spec"]["validationActions"] == ["Warn"]
+
+
+def labelled_claim(node: str, driver: str = "") -> Any:
+    results = [{"driver": driver}] if driver else []
+    return {
+        "metadata": {"name": "a", **({"labels": {names.LABEL_NODE: node}} if node else {})},
+        "spec": {},
+        **({"status": {"allocation": {"devices": {"results": results}}}} if driver else {}),
+    }
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, labelled_claim("node-01"), "found it on a claim without a GPU"),
+        (labelled_claim(""), labelled_claim("node-01"), "found it on a claim without a GPU"),
+        (labelled_claim("node-01"), labelled_claim("node-02"), "without a GPU"),
+        (*(labelled_claim(node, "nic.example.com") for node in ("", "node-01")), "without a GPU"),
+        (labelled_claim("", names.DRIVER), labelled_claim("node-01", names.DRIVER), ""),
+        (labelled_claim("node-01", names.DRIVER), labelled_claim("node-01"), ""),
+        (labelled_claim("node-01"), labelled_claim(""), ""),
+        (None, labelled_claim(""), ""),
+    ],
+)
+def test_only_a_claim_with_a_gpu_gets_the_label_by_which_its_node_watches_it(
+    old: Any, new: Any, expected: str
+) -> None:
+    check(expected, denial("labels", old, new))
+    bound = helm.one(
+        helm.render(VARIANTS["webhook"]),
+        "ValidatingAdmissionPolicyBinding",
+        "tensorfusion-dra-labels",
+    )
+    assert bound["spec"]["validationActions"] == ["Deny"]
 
 
 @pytest.mark.parametrize("name", ["pods.dra.tensor-fusion.ai", "claims.dra.tensor-fusion.ai"])

@@ -11,9 +11,11 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
+from tensorfusion_dra.core.devices.device import Taint
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.core.names import DRIVER
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE
@@ -64,6 +66,27 @@ class Observed(Setup):
 @pytest.fixture
 def observed(tmp_path: Path) -> Observed:
     return Observed(tmp_path)
+
+
+def test_card_has_the_taints_of_its_device_and_of_the_cluster(observed: Observed) -> None:
+    of_node = Taint(key="k", value="v", effect="NoSchedule", since=NOW)
+    of_rule = {"key": "r", "effect": "NoExecute"}
+    selectors = [
+        {"driver": DRIVER, "pool": NODE.pool, "device": GPU_0},
+        {},
+        None,
+        {"device": "gpu-other"},
+        {"driver": "gpu.example.com"},
+        {"pool": "other"},
+    ]
+    rules = [{"spec": {"deviceSelector": each, "taint": of_rule}} for each in selectors]
+    observed.observer.taint_rules = lambda: rules
+
+    observed.cards.set_cordoned({GPU_0: of_node})
+    first, *others = observed.observer.view().cards
+
+    assert first.taints == (of_node.as_api(), of_rule, of_rule)
+    assert all(each.taints == (of_rule,) for each in others)
 
 
 def test_view_has_cards_and_shares(observed: Observed) -> None:

@@ -338,6 +338,8 @@ USED = "found a name of the driver's domain, expected <your domain>/<identifier>
         ("example.com/a", "x" * 65, "may not be more than 64 bytes"),
         ("example.com/a", NAN, "found float, expected a string, int, bool or Version"),
         ("example.com/a", Version("1.2"), "semver"),
+        ("example.com/a", Version(f"1.{10**18}.0"), "at most 18 digits in numbers"),
+        ("example.com/a", Version(f"1.0.0-rc.{10**18}"), "at most 18 digits in numbers"),
         ("example.com/a", "\udcff", "expected text in Unicode"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,8 +159,50 @@ def test_a_raise_is_granted_then_taken_back_by_a_request_and_given_again(node: N
 
 
 def test_more_than_the_card_has_is_granted_in_part(node: Node) -> None:
-    assert node.resize(node.claim("a"), vram="1000Gi", tflops="100000").startswith("GrantedInPart")
+    ref = node.claim("a")
+    assert node.resize(ref, vram="1000Gi", tflops="100000").startswith("GrantedInPart: ")
     assert node.limits() == {"a": [CARD_GIB]}
+    assert node.resize(ref, vram="81Gi").endswith("lends no more now, and up to 80Gi at any time")
+    assert node.resize(ref, vram="80Gi").startswith("Granted: ")
+
+
+def test_what_a_card_never_gives_is_said_and_what_it_lends_is_given(
+    node: Node, tmp_path: Path
+) -> None:
+    ref = node.claim("a")
+    found = node.resize(ref, tflops="312.1")
+    assert (found.partition(":")[0], node.compute(ref)) == ("GrantedInPart", [100])
+    assert found.endswith(": the card lends no more now, and has 312 TFLOPS")
+    assert node.resize(ref, tflops="312").startswith("Granted: ")
+
+    of_hami = of_enforcer(tmp_path / "hami", HAMI_CORE)
+    ref = of_hami.claim("a", 10)
+    found = of_hami.resize(ref, vram="41Gi")
+    assert found.endswith(": the card lends no more now, and up to 40Gi at any time")
+    assert of_hami.limits() == {"a": [40]}
+    assert of_hami.resize(ref, vram="40Gi").startswith("Granted: ")
+
+
+def test_an_amount_that_is_not_asked_for_is_no_part_of_the_answer(node: Node) -> None:
+    parameters = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare"}
+    ref = put_claim(node.setup, "a", share_result())
+    node.stored(ref)["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClaim",
+            "opaque": {
+                "driver": names.DRIVER,
+                "parameters": {**parameters, "limits": {"tflops": "312"}},
+            },
+        }
+    ]
+    node.setup.prepared(ref)
+    node.claim("b")
+    record = node.setup.record(ref)
+    assert record is not None
+    assert record.shares[0].compute_clamped
+
+    # The webhook writes 0 for a limit that a pod does not set.
+    assert node.resize(ref, vram="20Gi", tflops="0").startswith("Granted: ")
 
 
 def test_compute_and_memory_change_alone_or_together(node: Node) -> None:
@@ -195,6 +239,7 @@ def test_what_is_malformed_or_below_the_request_changes_nothing(node: Node, anno
     assert "vram" in found
     assert (node.limits(), node.setup.files()) == ({"a": [60]}, files)
     assert len(found) < 5000
+    assert len(node.setup.status.resized()[ref.uid].asked.get("vram", "")) <= 64
     (event,) = [text for reason, text in node.events.noted if "Gi of memory" in text][1:]
     assert event in found
 
@@ -245,6 +290,24 @@ def test_memory_changes_beside_compute_that_is_fixed_and_was_annotated_before(
     assert node.limits() == {"a": [40]}
 
 
+def test_an_amount_that_is_fixed_and_no_longer_annotated_is_not_refused(tmp_path: Path) -> None:
+    node = of_enforcer(tmp_path, MPS)
+    ref = node.claim("a", tflops="200", vram="20Gi")
+    before = node.setup.record(ref)
+
+    assert node.resize(ref).startswith("Granted: ")
+    assert node.setup.record(ref) == before
+
+
+def test_compute_that_is_not_asked_for_is_what_the_node_gives_for_that(node: Node) -> None:
+    ref = node.claim("a", tflops="200")
+    node.follower._rules = replace(node.setup.rules, unasked_percent=50)
+
+    node.resize(ref, vram="20Gi")
+
+    assert node.compute(ref) == [50]
+
+
 def test_limits_of_a_class_that_claims_do_not_override_stay(node: Node) -> None:
     ref = put_claim(node.setup, "a", share_result())
     parameters = {
@@ -262,6 +325,18 @@ def test_limits_of_a_class_that_claims_do_not_override_stay(node: Node) -> None:
 
     assert "vram: the DeviceClass sets the limit 32Gi, which claims keep" in found
     assert (node.limits(), node.compute(ref)) == ({"a": [32]}, [65])
+
+
+def test_a_refusal_that_is_known_is_no_news(node: Node) -> None:
+    ref = node.claim("a")
+    node.resize(ref, vram="1Gi")
+    answer = node.setup.status._known[ref.uid].resize
+    node.follower._asked.clear()  # as after a restart, or of very many claims
+
+    assert node.resize(ref, vram="1Gi").startswith("Refused: ")
+
+    assert len(node.events.noted) == 1
+    assert node.setup.status._known[ref.uid].resize is answer
 
 
 def test_both_requests_of_a_claim_change_or_neither(node: Node) -> None:
@@ -283,6 +358,24 @@ def test_both_requests_of_a_claim_change_or_neither(node: Node) -> None:
     node.setup.prepared(uneven)
     assert node.resize(uneven, vram="9Gi").startswith("Refused: ")
     assert node.limits()["c"] == [8, 10]
+
+
+def test_pods_that_use_the_claim_now_get_an_event_and_observed_cards_are_not_in_it(
+    node: Node,
+) -> None:
+    observed = {**share_result(GPU_1, request="observe"), "adminAccess": True}
+    del observed["shareID"], observed["consumedCapacity"]
+    ref = put_claim(node.setup, "a", share_result(), observed, pods=["p0"])
+    node.setup.prepared(ref)
+    node.stored(ref)["status"]["reservedFor"] = [
+        {"resource": "pods", "name": f"p{number}", "uid": f"uid-of-p{number}"}
+        for number in range(8)
+    ]
+
+    assert node.resize(ref, vram="20Gi").startswith("Granted: ")
+
+    assert [pod.name for pod in node.events.pods if pod] == ["p0", "p1", "p2", "p3"]
+    assert {text for _, text in node.events.noted} == {node.outcome(ref).removeprefix("Granted: ")}
 
 
 def test_a_lowered_limit_counts_at_once_and_says_so_until_it_is_free(node: Node) -> None:
@@ -311,6 +404,27 @@ def test_a_change_between_the_reading_of_a_claim_and_its_record_is_not_lost(node
     assert node.limits() == {"a": [60]}
 
 
+def test_a_change_while_its_claim_is_read_is_followed_after_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, fetch = node.claim("a"), node.setup.claims.fetch
+
+    def fetching(ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
+        found = deepcopy(fetch(ref, wait_seconds=wait_seconds))
+        monkeypatch.undo()
+        node.annotate(claim, vram="40Gi")
+        node.note(claim)
+        return found
+
+    monkeypatch.setattr(node.setup.claims, "fetch", fetching)
+    node.resize(claim, vram="20Gi")
+    assert node.limits() == {"a": [20]}
+
+    node.follower.check()
+
+    assert node.limits() == {"a": [40]}
+
+
 def test_a_claim_that_is_gone_or_replaced_is_forgotten_and_delays_no_other(node: Node) -> None:
     gone, replaced, ref = (node.claim(name, 8) for name in "abc")
     for each in (gone, replaced, ref):
@@ -333,6 +447,36 @@ def test_a_claim_that_was_allocated_again_keeps_its_record(node: Node) -> None:
 
     assert "found another allocation" in node.resize(ref, vram="60Gi")
     assert node.limits() == {"a": [16]}
+
+
+def test_a_claim_that_is_allocated_anew_with_the_same_limits_is_answered_again(node: Node) -> None:
+    ref = node.claim("a")
+    node.resize(ref, vram="60Gi")
+    node.setup.unprepare(ref)
+    results = node.stored(ref)["status"]["allocation"]["devices"]["results"]
+    results[0]["shareID"] = "7b0fc0f5-4ab7-4b1b-a4d4-3b9f7c1d0a55"
+    node.note(ref)
+    node.setup.prepared(ref)
+
+    node.follower.check()
+
+    assert node.outcome(ref).startswith("Granted: ")
+    assert (node.limits(), len(node.events.noted)) == ({"a": [60]}, 1)
+
+
+def test_a_change_waits_while_its_card_is_not_known_and_says_nothing(node: Node) -> None:
+    ref, known = node.claim("a"), node.setup.catalog._current
+    assert known is not None
+    node.setup.catalog._current = replace(known, devices=())
+
+    with pytest.raises(RetryableError, match=f"claim default/a: {GPU_0}: found no such card now"):
+        node.resize(ref, vram="60Gi")
+    assert (node.limits(), node.outcome(ref)) == ({"a": [16]}, "None: None")
+    node.setup.catalog._current = known
+    node.follower.check()
+
+    assert node.limits() == {"a": [60]}
+    assert node.outcome(ref).startswith("Granted: ")
 
 
 def test_an_error_of_one_claim_delays_no_other_and_is_tried_again(
@@ -384,13 +528,16 @@ def test_labels_that_anybody_forges_take_no_room_and_no_request(node: Node) -> N
 
     assert not node.follower.keep(node.stored(forged))
     assert not node.follower.keep(node.stored(elsewhere))
+    node.annotate(ref, vram="60Gi")
+    node.note(ref)
     for number in range(10_000):  # allocated here, and never prepared
         item = {"namespace": "evil", "name": f"c{number}", "uid": f"u{number}", "annotations": 1}
         node.follower.on_event("ADDED", item)
     node.setup.claims.fetched.clear()
-    assert node.resize(ref, vram="60Gi").startswith("Granted: ")
+    node.follower.check()
+    assert node.outcome(ref).startswith("Granted: ")
     assert node.setup.claims.fetched == [str(ref)]
-    assert {len(node.follower._due), len(node.follower._asked)} == {MAX_NOTED - 1, MAX_NOTED}
+    assert [len(node.follower._due), len(node.follower._asked)] == [MAX_NOTED, MAX_NOTED]
 
 
 def test_an_object_that_no_api_server_stores_is_left_out(node: Node) -> None:
@@ -440,7 +587,10 @@ def test_annotations_that_change_all_the_time_are_followed_every_five_seconds(
     assert node.limits() == {"a": [50]}
 
 
-def test_the_loop_follows_a_change_at_once_and_survives_an_outage(node: Node) -> None:
+def test_the_loop_follows_a_change_at_once_and_survives_an_outage(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resize_follower, "_MAX_WAIT_SECONDS", 3600.0)
     ref = node.claim("a")
     node.setup.claims.away = True
     node.annotate(ref, vram="60Gi")

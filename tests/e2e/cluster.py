@@ -26,6 +26,8 @@ _KINDS: Mapping[str, tuple[str, str, bool]] = {
     "Event": ("v1", "events", True),
     "ServiceAccount": ("v1", "serviceaccounts", True),
     "DaemonSet": ("apps/v1", "daemonsets", True),
+    "StatefulSet": ("apps/v1", "statefulsets", True),
+    "Job": ("batch/v1", "jobs", True),
     "Role": ("rbac.authorization.k8s.io/v1", "roles", True),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings", True),
     "ClusterRole": ("rbac.authorization.k8s.io/v1", "clusterroles", False),

@@ -1,6 +1,7 @@
 """Rights of the node plugin's account, its registration and slices, and the doctor's findings."""
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -21,7 +22,7 @@ from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tests.e2e.cluster import RESOURCE, Cluster, Json, Slices, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
-from tests.support import installation
+from tests.support import installation, markdown
 
 # Of daemonset/install/nvidia.yaml: what gives the account its rights and restricts them.
 _KINDS = (
@@ -104,6 +105,24 @@ def used_permissions(account: Account, minor: int) -> list[tuple[str, ...]]:
         *((verb, "", "nodes") for verb in watched),
         *([status] if minor >= 36 else []),
     ]
+
+
+def test_feature_gates_are_on_from_the_release_that_the_page_says(cluster: Cluster) -> None:
+    minor = minor_version(cluster.version())
+    assert minor is not None
+    answer = cluster.api.send("GET", "/metrics", accept="text/plain", wait_seconds=30)
+    metrics = b"".join(answer.pieces()).decode()
+    line = r'^kubernetes_feature_enabled\{name="(\w+)",stage="\w*"\} ([01])$'
+    found = dict(re.findall(line, metrics, re.MULTILINE))
+
+    rows = markdown.table(markdown.text(markdown.ROOT / "docs" / "advanced.md"), "gates")
+
+    since = {markdown.codes(gate)[0]: minor_version(cell) for gate, _, cell, _ in rows}
+    on = {gate for gate, first in since.items() if first is not None and first <= minor}
+    assert {gate: found.get(gate) for gate in on} == dict.fromkeys(on, "1")
+    if minor >= 36:  # where hack/e2e turns none on
+        off = since.keys() - on
+        assert {gate: found.get(gate, "0") for gate in off} == dict.fromkeys(off, "0")
 
 
 def test_account_has_every_permission_that_the_driver_uses(

@@ -1,4 +1,4 @@
-"""The commands of docs/install.md and docs/use.md, typed on a cluster without the driver.
+"""The commands of docs/install.md, use.md and maintain.md, typed on a cluster without the driver.
 
 The blocks are read from the pages; a comment before each says in which way of installing
 it runs.
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tensorfusion_dra.core import names
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import LABEL_NODE_PLUGIN
 from tests.support import markdown
-from tests.support.markdown import INSTALL, ROOT, USE, WAYS, Block
+from tests.support.markdown import INSTALL, MAINTAIN, ROOT, USE, WAYS, Block
 
 pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
 
@@ -133,6 +133,7 @@ def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[R
     python = shlex.join([sys.executable, "-P", "-m", "tensorfusion_dra"])
     command.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {python} "$@"\n')
     command.chmod(0o755)
+    (programs / "kubectl-tensorfusion").symlink_to(command)
     yield Reader(
         folder=folder,
         env={**os.environ, "KUBECONFIG": kubeconfig, "PATH": f"{programs}:{os.environ['PATH']}"},
@@ -146,7 +147,12 @@ def test_commands_of_the_pages_install_use_and_uninstall(
     way: str, bare_cluster: Cluster, reader: Reader
 ) -> None:
     install = [block for block in markdown.typed_blocks(INSTALL) if way in block.ways]
-    use = [block for block in markdown.typed_blocks(USE) if way in block.ways]
+    use = [
+        block
+        for page in (USE, MAINTAIN)
+        for block in markdown.typed_blocks(page)
+        if way in block.ways
+    ]
     before = [block for block in install if block.section not in AFTER_USE]
     after = [block for block in install if block.section in AFTER_USE]
     team = reader.placeholders["TEAM"]
@@ -159,8 +165,9 @@ def test_commands_of_the_pages_install_use_and_uninstall(
         "the claim template"
     )
 
+    place = _card(bare_cluster)
     for block in (*use, *after):
-        reader.follow(block)
+        replace(reader, placeholders={**reader.placeholders, **place}).follow(block)
 
     bare_cluster.until(
         "nothing to be left behind",
@@ -205,6 +212,13 @@ def test_image_that_cannot_be_pulled_is_named_by_doctor_and_by_the_uninstallatio
             lambda: bare_cluster.find("Namespace", namespace) is None,
             seconds=120,
         )
+
+
+def _card(cluster: Cluster) -> dict[str, str]:
+    """Return what a reader types for a node and one of its cards."""
+    item = cluster.objects("ResourceSlice", fieldSelector=f"spec.driver={names.DRIVER}")[0]
+    device = item["spec"]["devices"][0]["name"]
+    return {"NODE/GPU": f"{item['spec']['nodeName']}/{device}", "NODE": item["spec"]["nodeName"]}
 
 
 def _all_publish(cluster: Cluster) -> bool:

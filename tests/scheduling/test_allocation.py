@@ -140,6 +140,8 @@ UNREPRESENTABLE = (
 NOT_MILLI = (
     UNREPRESENTABLE.replace('"c"', '"{}"') + ": request {} is not a representable milli value"
 )
+TOO_LARGE = f"{UNREPRESENTABLE}: request {{}} exceeds MaxInt64"
+LARGEST = str(2**63 - 1)
 TOO_FAR = f"{UNREPRESENTABLE}: rounding request {{}} up to the next step passes {{}}"
 NEGATIVE = 'capacity "{}": capacity value is negative'
 
@@ -949,8 +951,16 @@ PLAIN = PublishedCapacity(Q("40"))
         (VRAM, "20000000001", "19074Mi"),
         (VRAM, "16Gi", "16Gi"),
         (VRAM, "0.0001Gi", "1Mi"),
-        (VRAM, "1.3333Gi", {36: "1366Mi", 37: NOT_MILLI.format("c", "1431619973939200u")}),
-        (VRAM, "100.0001Mi", {36: "101Mi", 37: NOT_MILLI.format("c", "104857704857600u")}),
+        (
+            VRAM,
+            "1.3333Gi",
+            {36: "1366Mi", 38: NOT_MILLI.format(f"{DRIVER}/c", "1431619973939200u")},
+        ),
+        (
+            VRAM,
+            "100.0001Mi",
+            {36: "101Mi", 38: NOT_MILLI.format(f"{DRIVER}/c", "104857704857600u")},
+        ),
         (VRAM, "1", "1Mi"),
         (VRAM, "-1Gi", {37: "1Mi", 38: f"{NEGATIVE.format(f'{DRIVER}/c')}: request -1Gi"}),
         (VRAM, None, "40Gi"),
@@ -959,21 +969,31 @@ PLAIN = PublishedCapacity(Q("40"))
         (STEPS, "30500m", "50"),
         (FRACTION_STEPS, "100m", "200m"),
         # Quantity.Value() rounds the range's minimum up as well.
-        (FRACTION_STEPS, "500m", {36: "1", 37: "1200m"}),
-        (FRACTION_STEPS, "1500m", {36: "2", 37: "2200m"}),
-        (FRACTION_STEPS, "1500001u", {36: "2", 37: NOT_MILLI.format("c", "1500001u")}),
+        (FRACTION_STEPS, "500m", {36: "1", 38: "1200m"}),
+        (FRACTION_STEPS, "1500m", {36: "2", 38: "2200m"}),
+        (FRACTION_STEPS, "1500001u", {36: "2", 38: NOT_MILLI.format(f"{DRIVER}/c", "1500001u")}),
         # A step that is finer than a thousandth.
         (ranged("100", "0", step="500u"), "1500100u", "2"),
         # Beyond 64 bits.
-        (VRAM, "10E", {37: NOT_MILLI.format("c", "10E")}),
-        (VRAM, "8Ei", {37: NOT_MILLI.format("c", "9223372036854775807")}),
+        (VRAM, "10E", {37: TOO_LARGE.format("10E"), 38: NOT_MILLI.format(f"{DRIVER}/c", "10E")}),
+        (
+            VRAM,
+            "8Ei",
+            {37: TOO_FAR.format(LARGEST, "MaxInt64"), 38: NOT_MILLI.format(f"{DRIVER}/c", LARGEST)},
+        ),
         (
             LARGE_STEPS,
             "8.5e15",
-            {36: "11718750000000Ki", 37: TOO_FAR.format("8500e12", "the milli-value range")},
+            {
+                36: "11718750000000Ki",
+                37: "12e15",
+                38: TOO_FAR.replace('"c"', f'"{DRIVER}/c"').format(
+                    "8500e12", "the milli-value range"
+                ),
+            },
         ),
         (HUGE_STEPS, "8.5e18", {37: TOO_FAR.format("8500e15", "MaxInt64")}),
-        (HUGE_STEPS, "1e19", {37: f"{UNREPRESENTABLE}: request 10e18 exceeds MaxInt64"}),
+        (HUGE_STEPS, "1e19", {37: TOO_LARGE.format("10e18")}),
         (VALUES, "1", "10"),
         (VALUES, "15", "20"),
         (VALUES, "41", "41"),

@@ -80,7 +80,7 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_POST = do_GET  # noqa: N815
+        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -37,7 +37,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
     "monitoring": {"monitoring": {"enabled": True}},
     "share-classes": {
-        "shareClasses": {"gpu-quarter": {"requests": {"tflops": "78"}, "selectors": ["true"]}}
+        **WEBHOOK,
+        "shareClasses": {"gpu-quarter": {"requests": {"tflops": "78"}, "selectors": ["true"]}},
     },
     "webhook": WEBHOOK,
     "options-of-the-chart-alone": {

@@ -220,6 +220,7 @@ PATHS: Final[Mapping[str, tuple[Callable[[], Json], Sequence[Grow]]]] = {
     "/mutate-pods": (_pod, _OF_POD),
     **{f"/mutate-pods/{each}": (_dialect_pod, _OF_POD) for each in Dialect},
     "/mutate-resourceclaims": (_with_kind("ResourceClaim"), _OF_CLAIM),
+    "/mutate-resourceclaimtemplates": (_with_kind("ResourceClaimTemplate"), _OF_CLAIM),
     "/validate-quotas": (_with_kind("ResourceClaim"), _OF_CLAIM),
     "/validate": (_with_kind("ResourceClaim"), _OF_CLAIM),
     "/validate?template": (_with_kind("ResourceClaimTemplate"), _OF_CLAIM),

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission, pod_request
+from tensorfusion_dra.core.admission import dialects, pod_admission, pod_request, pod_resources
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -80,6 +80,7 @@ def declared() -> str:
             ),
             "ofShares": sorted(names.SHARE_ANNOTATIONS),
         },
+        "resources": list(pod_resources.AMOUNTS),
         "dialects": {str(each): _asking(words) for each, words in WORDS.items()},
     }
     head = "# Written by `make manifests` from tensorfusion_dra; change that instead.\n"
@@ -107,10 +108,11 @@ _AMOUNTS: Final = frozenset({*pod_request.AMOUNTS, names.ANNOTATION_DEDICATED_GP
 def _asking(words: Sequence[FieldMapping]) -> dict[str, list[str]]:
     """Return the words by which a pod asks for a GPU: names by their place, and prefixes.
 
-    A variable only adds to what others ask for.
+    A variable, or a policy that chooses among cards, only adds to what others ask for.
     """
     found: dict[str, list[str]] = {"resources": [], "annotations": [], "prefixes": []}
-    for word in (each for each in words if each.kind is not Kind.VARIABLE):
+    adding = (Kind.VARIABLE, dialects.CARD_POLICY)
+    for word in (each for each in words if {each.kind, each.name}.isdisjoint(adding)):
         is_resource = word.kind is Kind.RESOURCE
         if word.becomes in _AMOUNTS or (is_resource and word.becomes == names.ANNOTATION_GPU_COUNT):
             name, _, rest = word.name.partition("*")

@@ -119,7 +119,8 @@ def is_shown(shown: tuple[str, ...], printed: list[str]) -> bool:
 
 INSTALL: Final = ROOT / "docs" / "install.md"
 USE: Final = ROOT / "docs" / "use.md"
-PAGES: Final = (INSTALL, USE, ROOT / "docs" / "advanced.md")
+MAINTAIN: Final = ROOT / "docs" / "maintain.md"
+PAGES: Final = (INSTALL, USE, MAINTAIN, ROOT / "docs" / "migrate.md", ROOT / "docs" / "advanced.md")
 WAYS: Final = ("helm", "kubectl")
 
 _BLOCK: Final = re.compile(

@@ -1350,11 +1350,31 @@ def test_a_change_that_the_node_would_not_follow_is_refused(
     assert all(error in each for each in found)
 
 
+def test_a_changed_limit_is_compared_with_what_the_claim_has() -> None:
+    old, new = allocated(), allocated(vram_limit="20Gi")
+    for each in (old, new):
+        (request,) = each["spec"]["devices"]["requests"]
+        small = request.pop("exactly")
+        large = {**small, "capacity": {"requests": {"vram": "40Gi"}}}
+        request["firstAvailable"] = [{"name": "large", **large}, {"name": "small", **small}]
+        each["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu/small"
+
+    assert reviewed(new, old).changed is not None
+    (result,) = new["status"]["allocation"]["devices"]["results"]
+    result["consumedCapacity"] = {"vram": "80Gi"}  # such as of a whole card
+    (error,) = errors(reviewed(new, old))
+    assert "small: vram limit: found 20Gi, expected at least its request 80Gi" in error
+
+
 def test_a_claim_without_a_card_is_changed_without_a_label() -> None:
     document = by_hand("ResourceClaim", {"vram": "16Gi"})
 
     assert reviewed(document, document) == PASSED
-    status = replace(review_of(document, operation="UPDATE", old=document), subresource="status")
+    other = allocated()
+    (result,) = other["status"]["allocation"]["devices"]["results"]
+    result["driver"] = "nic.example.com"
+    assert reviewed(other, other) == PASSED
+    status = replace(review_of(allocated(), operation="UPDATE"), subresource="status")
     assert Cluster().admission.claim(status) == PASSED
 
 

@@ -552,7 +552,7 @@ def test_a_limit_below_the_request_is_charged_the_request() -> None:
     assert namespace.refusals(claim("b", "4Gi", vram_limit="4Gi"))
 
 
-def test_a_limit_that_was_lowered_is_free_for_others_and_one_by_the_class_is_not() -> None:
+def test_a_limit_that_was_lowered_is_free_for_others_once_its_node_has_followed() -> None:
     namespace = Namespace(quota_document(limits={"vram": "44Gi"}))
     old, new = running_claim("a", vram_limit="40Gi"), running_claim("a", vram_limit="20Gi")
     namespace.claims.stored = [old, running_claim("b", vram_limit="4Gi")]
@@ -561,5 +561,7 @@ def test_a_limit_that_was_lowered_is_free_for_others_and_one_by_the_class_is_not
     assert namespace.refusals(running_claim("b", vram_limit="24Gi"), **other)
     assert not namespace.refusals(new, operation="UPDATE", old=old)
     namespace.claims.stored[0] = new
-    namespace.now += 36
+    namespace.now += 34
+    assert namespace.refusals(running_claim("b", vram_limit="24Gi"), **other)
+    namespace.now += 2
     assert not namespace.refusals(running_claim("b", vram_limit="24Gi"), **other)

@@ -160,6 +160,7 @@ POD, CLAIM = pod_document({}), template_claim()
         ("/mutate-pods", POD, {"content_type": "Application/JSON; charset=utf-8"}, 200),
         ("/mutate-resourceclaims", POD, {}, 400),
         ("/mutate-resourceclaims", {**CLAIM, "apiVersion": "resource.k8s.io/v1beta1"}, {}, 400),
+        ("/mutate-resourceclaimtemplates", CLAIM, {}, 400),
         ("/validate", POD, {}, 400),
         ("/validate", CLAIM, {}, 200),
         ("/validate", {**CLAIM, "kind": "ResourceClaimTemplate"}, {}, 200),

@@ -67,6 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="ResourceSlices, as kubectl get resourceslices -o yaml prints them, and the "
         "ResourceClaims allocated from them; by default those of the cluster",
     )
+    kubectl.add_release(explaining, f"that of the API server, and 1.{releases.NEWEST} of a file")
     kubectl.add_flags(explaining)
     explaining.add_argument(
         "--request",
@@ -95,6 +96,7 @@ def run(flags: argparse.Namespace) -> int:
         slices=flags.slices,
         api=kubectl.api(flags.kubeconfig, flags.context),
         requests=_requests(flags.request),
+        release=kubectl.release(flags.kubernetes),
     )
 
 
@@ -137,7 +139,11 @@ def _translate(expression: str, *, form: str) -> int:
 def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
     rows = [("CHECK", "RESULT"), *((each["check"], each["text"]) for each in found)]
-    sys.stdout.write(streams.formatted(form, {"checks": found}, streams.table(rows, indent="")))
+    sys.stdout.write(
+        streams.formatted(
+            form, {"checks": found}, streams.table(rows, indent="", is_wide=form == streams.WIDE)
+        )
+    )
     return 0 if all(each["ok"] for each in found) else 1
 
 
@@ -234,6 +240,7 @@ def _explain(
     slices: str | None,
     api: Api,
     requests: Mapping[str, Quantity],
+    release: int | None,
 ) -> int:
     """Print the result of each part of the selector and for each device; return 1 if none matches.
 
@@ -243,18 +250,23 @@ def _explain(
         slices: File with ResourceSlices; None reads them from the API server.
         api: That API server.
         requests: Amounts by capacity that the claim requests.
+        release: Minor version of Kubernetes; None for that of the API server, or of a file the
+            newest.
     """
     expression = user_guide.translate(selector)
     if invalid := cel_evaluation.check_expression(expression):
         raise InputError(f"expression: {invalid}")
-    found, used = _read(slices, api, with_claims=bool(requests))
+    lists = ClusterLists(api, release=release or (releases.NEWEST if slices else None))
+    found, used = _read(slices, lists, with_claims=bool(requests))
+    rules = min(lists.minor_version or releases.NEWEST, releases.NEWEST)
     term = syntax.terms(expression)
-    results = [_result(term, device, requests, used) for device in found]
-    lines = _lines(expression if expression != selector else "", term, results, requests)
+    results = [_result(term, device, requests, used, rules) for device in found]
+    lines = _lines(expression if expression != selector else "", term, results, requests, rules)
     document = {
         "expression": expression,
         "matching": sum(item.matches for item in results),
-        "term": _term_document(term, found),
+        "term": _term_document(term, found, rules),
+        "release": f"1.{rules}",
         "devices": [
             {
                 "pool": item.device.id.pool,
@@ -272,9 +284,13 @@ def _explain(
 
 
 def _result(
-    term: Term, device: PublishedDevice, requests: Mapping[str, Quantity], used: Usage
+    term: Term,
+    device: PublishedDevice,
+    requests: Mapping[str, Quantity],
+    used: Usage,
+    release: int,
 ) -> _Result:
-    result = placement.result(term, device)
+    result = placement.result(term, device, release)
     refusal: str | None = None
     if requests and not device.is_shared:
         refusal = "cannot be shared"
@@ -283,13 +299,15 @@ def _result(
     elif requests:
         taken = used.taken(device.id)
         try:
-            short = devices.shortage(requests, device, taken, releases.NEWEST)
+            short = devices.shortage(requests, device, taken, release)
             refusal = None if short is None else short.text
         except SchedulingError as error:
             refusal = str(error)
     return _Result(
         device=device,
-        reasons=tuple(dict.fromkeys(each.text for each in placement.failed_terms(term, device))),
+        reasons=tuple(
+            dict.fromkeys(each.text for each in placement.failed_terms(term, device, release))
+        ),
         refusal=refusal,
         error=str(result) if isinstance(result, CelRunError) else None,
     )
@@ -300,11 +318,12 @@ def _lines(
     term: Term,
     results: Sequence[_Result],
     requests: Mapping[str, Quantity],
+    release: int,
 ) -> list[str]:
     matching = [item.device for item in results if item.matches]
     tainted = sum(device.is_tainted for device in matching)
     pools = len({item.device.id.pool for item in results})
-    rows = [("PASS", "FOUND", "TERM"), *_rows(term, [item.device for item in results])]
+    rows = [("PASS", "FOUND", "TERM"), *_rows(term, [item.device for item in results], release)]
     if requests:
         asked = ", ".join(f"{name}={amount}" for name, amount in requests.items())
         rows.append((sum(item.refusal is None for item in results), "", f"request {asked}"))
@@ -326,7 +345,7 @@ def _lines(
 
 
 def _rows(
-    term: Term, devices: Sequence[PublishedDevice], depth: int = 0
+    term: Term, devices: Sequence[PublishedDevice], release: int, depth: int = 0
 ) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
@@ -336,13 +355,13 @@ def _rows(
                 counted = [f"{value} ({count})" for value, count in values.most_common()]
                 found.append(f"{name}: {printable.first(counted, _SHOWN_VALUES)}")
         text = "any of" if term.operator == "||" else term.text
-        yield _passing(term, devices), "; ".join(found), "  " * (depth - 1) + text
+        yield _passing(term, devices, release), "; ".join(found), "  " * (depth - 1) + text
     for part in term.parts:
-        yield from _rows(part, devices, depth + 1)
+        yield from _rows(part, devices, release, depth + 1)
 
 
-def _passing(term: Term, devices: Sequence[PublishedDevice]) -> int:
-    return sum(placement.result(term, device) is True for device in devices)
+def _passing(term: Term, devices: Sequence[PublishedDevice], release: int) -> int:
+    return sum(placement.result(term, device, release) is True for device in devices)
 
 
 def _values(term: Term, devices: Sequence[PublishedDevice]) -> dict[str, Counter[str]]:
@@ -363,23 +382,26 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
 
 
-def _term_document(term: Term, devices: Sequence[PublishedDevice]) -> Mapping[str, Any]:
+def _term_document(
+    term: Term, devices: Sequence[PublishedDevice], release: int
+) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,
-        "passing": _passing(term, devices),
+        "passing": _passing(term, devices, release),
         "values": {name: dict(found) for name, found in _values(term, devices).items()},
-        "parts": [_term_document(part, devices) for part in term.parts],
+        "parts": [_term_document(part, devices, release) for part in term.parts],
     }
 
 
 def _read(
-    file: str | None, api: Api, *, with_claims: bool
+    file: str | None, lists: ClusterLists, *, with_claims: bool
 ) -> tuple[Sequence[PublishedDevice], Usage]:
     """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:
         file: Has the ResourceClaims as well; None for the API server.
+        lists: Of that API server.
         with_claims: Read the API server's ResourceClaims, too; without them no device counts as
             used.
 
@@ -392,7 +414,6 @@ def _read(
     slices: Sequence[Document]
     claims: Sequence[Document]
     if file is None:
-        lists = ClusterLists(api)
         slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
         claims = lists.claims() if with_claims else []
     else:

@@ -28,11 +28,13 @@ from ruamel.yaml.tokens import CommentToken
 from tensorfusion_dra.app.convert import other_drivers
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import dialects
-from tensorfusion_dra.core.admission.dialects import Dialect
+from tensorfusion_dra.core.admission import dialects, pod_resources
+from tensorfusion_dra.core.admission.dialects import Dialect, Translation
 from tensorfusion_dra.core.cel import user_guide
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes.untyped_json import name_of
 from tensorfusion_dra.runtime import untyped_yaml
 from tensorfusion_dra.runtime.untyped_yaml import BoundsError, Meter
 
@@ -460,18 +462,39 @@ class _Conversion:
             self._reason(each.holder, each.key, f"{each.name}: {each.text}")
         for text in found.notes:
             self._reason(pod, "spec", text)
-        if not isinstance(at(pod, "metadata"), CommentedMap):
+        annotations = self._resources(pod, found)
+        if annotations and not isinstance(at(pod, "metadata"), CommentedMap):
             pod.insert(0, "metadata", CommentedMap())
-        if not isinstance(at(pod, "metadata", "annotations"), CommentedMap):
+        if annotations and not isinstance(at(pod, "metadata", "annotations"), CommentedMap):
             pod["metadata"].pop("annotations", None)
             pod["metadata"].insert(0, "annotations", _like(pod["metadata"]))
-        for name, value in reversed(found.annotations.items()):
+        for name, value in reversed(annotations.items()):
             if name not in pod["metadata"]["annotations"]:
                 quotes = SingleQuotedScalarString if '"' in value else DoubleQuotedScalarString
                 pod["metadata"]["annotations"].insert(0, name, quotes(value))
         for each in found.matches:
             if each.is_removed:
                 remove(each.owner, each.field, each.key)
+
+    def _resources(self, pod: CommentedMap, found: Translation) -> dict[str, str]:
+        """Write amounts into the limits in which words were; return what is left for annotations.
+
+        Queues such as Kueue count resources. Words in annotations stay there.
+        """
+        asked, annotations = pod_resources.written(pod, found.annotations)
+        limits = {
+            name_of(container): at(container, "resources", "limits")
+            for _, container in resource_claims.containers_with_paths(pod)
+        }
+        if not asked or not {id(limits[name]) for name in asked} <= {
+            id(each.holder) for each in found.matches
+        }:
+            return found.annotations
+        for container, amounts in asked.items():
+            for place, (name, value) in enumerate(amounts.items()):
+                limits[container].insert(place, name, DoubleQuotedScalarString(value))
+        self._reason(pod, "spec", f"resources of {', '.join(asked)} say the same as annotations")
+        return annotations
 
     def _service(self, service: CommentedMap) -> None:
         """Make KServe create its claims of this driver's class."""

@@ -16,6 +16,7 @@ from tensorfusion_dra.app.doctor import (
     kubernetes,
     node,
     objects,
+    requests,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import (
@@ -52,9 +53,15 @@ CHECKS: Final = (
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="pods", run=objects.rollout, needs_api=True),
     Check(theme="slices", run=objects.published_slices, needs_api=True),
+    Check(theme="slices", run=objects.cordoned, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="classes of shares", run=objects.share_classes, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
+    Check(theme="requests", run=requests.classes, needs_api=True),
+    Check(theme="requests", run=requests.ranges, needs_api=True, places=_WORKSTATION),
+    Check(theme="requests", run=requests.waiting, needs_api=True, places=_WORKSTATION),
+    Check(theme="requests", run=requests.queued, needs_api=True, places=_WORKSTATION),
+    Check(theme="requests", run=requests.templates, needs_api=True, places=_WORKSTATION),
     Check(theme="quotas", run=objects.quotas, needs_api=True, places=_WORKSTATION),
     Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
     Check(theme="GPU pools", run=objects.pool_definition, needs_api=True, places=_WORKSTATION),

@@ -20,35 +20,27 @@ from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_DEVICE_TAINTS,
 )
 
-_MIN_MINOR: Final = 34
 _SHARES_BY_DEFAULT_MINOR: Final = 36
 """The first minor version whose feature gate DRAConsumableCapacity is on by default."""
-_DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
-"""These deadlock after a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
-_FIRST_CARD_MINOR: Final = 34
-"""Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
 
 
 def version(context: Context) -> Iterator[Finding]:
     """Check Kubernetes' version."""
     reported, minor = context.cluster.version, context.cluster.minor_version
-    if minor is not None and minor < _MIN_MINOR:
+    if minor is not None and minor < releases.OLDEST:
         yield problem(
             "API server",
             f"Kubernetes {reported}",
-            expected=f"1.{_MIN_MINOR} or later, which serves resource.k8s.io/v1",
-            remedy=f"upgrade the cluster to 1.{_MIN_MINOR}, or to 1.{_SHARES_BY_DEFAULT_MINOR}, "
-            "which needs no feature gates",
+            expected=f"1.{releases.OLDEST} or later",
+            remedy=f"upgrade the cluster to 1.{_SHARES_BY_DEFAULT_MINOR} or later, which needs no "
+            "feature gates",
         )
     else:
         yield ok("API server", f"Kubernetes {reported}")
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
-    """Check which fields the API server keeps of a ResourceSlice in a dry run.
-
-    If it keeps those of consumable capacity, check as well that the scheduler can share devices.
-    """
+    """Check which fields the API server keeps of a ResourceSlice in a dry run."""
     subject = "dry run of a ResourceSlice"
     sent = trial_slice(context.settings.node_name, waits=context.settings.enforcer_wait_seconds > 0)
     body = {"apiVersion": RESOURCE_VERSION, "kind": "ResourceSlice", **sent}
@@ -69,7 +61,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
             "is off",
             expected="every field kept, so that pods can share a GPU",
             remedy=f"turn the feature gate {GATE_CONSUMABLE_CAPACITY} on in kube-apiserver, "
-            "kube-scheduler, kube-controller-manager and the kubelets (Kubernetes 1.34 and 1.35), "
+            "kube-scheduler, kube-controller-manager and the kubelets (Kubernetes 1.35), "
             "or upgrade to 1.36, where it is on",
         )
     if GATE_DEVICE_TAINTS in dropped:
@@ -80,10 +72,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
             "published",
             expected="taints kept, which keep new pods away from an unhealthy GPU, and away from "
             "partitions that they do not ask for",
-            # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
-            remedy=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints; on "
-            "Kubernetes 1.34 set --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver "
-            "as well, otherwise no pod is scheduled any more",
+            remedy=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints",
         )
     if GATE_BINDING_CONDITIONS in dropped:
         yield warning(
@@ -97,17 +86,6 @@ def slice_gates(context: Context) -> Iterator[Finding]:
         )
     if not dropped:
         yield ok(subject, "every field kept")
-    # A scheduler has the API server's version or an older one.
-    cluster = context.cluster
-    if GATE_CONSUMABLE_CAPACITY not in dropped and cluster.minor_version == _FIRST_CARD_MINOR:
-        yield warning(
-            "kube-scheduler",
-            f"Kubernetes {cluster.version} with DRAConsumableCapacity: it allocates shares of only "
-            "the first card of each node, and crashes on a claim for more cards than a node has",
-            expected="1.35 or later",
-            remedy="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
-            "claims get whole cards, or use only nodes with one card and claims for one card",
-        )
 
 
 def trial_slice(node_name: str, *, waits: bool = False) -> Mapping[str, Any]:
@@ -194,8 +172,8 @@ def allocations(context: Context) -> Iterator[Finding]:
 def multi_gpu(context: Context) -> Iterator[Finding]:
     """Check for requests for several GPUs, which can be allocated the same GPU several times.
 
-    For each device of a request, the schedulers of 1.34 and 1.35 search again from the first
-    device, which may have capacity for another share (kubernetes/kubernetes#140438).
+    For each device of a request, the scheduler of 1.35 searches again from the first device, which
+    may have capacity for another share (kubernetes/kubernetes#140438).
     """
     cluster = context.cluster
     minor = cluster.minor_version
@@ -220,7 +198,7 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
-            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{class_admission.APART_SINCE_MINOR}",
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{releases.DEVICES_ONCE}",
         )
 
 
@@ -249,21 +227,12 @@ def nodes(context: Context) -> Iterator[Finding]:
             )
         reported = str((state.get("nodeInfo") or {}).get("kubeletVersion", ""))
         minor = minor_version(reported)
-        if minor is not None and minor < _MIN_MINOR:
+        if minor is not None and minor < releases.OLDEST:
             yield problem(
                 f"kubelet of {name}",
                 reported,
-                expected=f"v1.{_MIN_MINOR} or later, which calls DRA plugins by v1",
+                expected=f"v1.{releases.OLDEST} or later",
                 remedy="upgrade the kubelet of this node",
-            )
-        elif reported in _DEADLOCKING_KUBELETS:
-            yield warning(
-                f"kubelet of {name}",
-                reported,
-                expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
-                "30 minutes",
-                remedy="upgrade the kubelet; until then restart it when pods hang in "
-                "ContainerCreating",
             )
         else:
             yield ok(f"kubelet of {name}", reported or "reports no version")

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.devices.gpu import is_partition
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import InputError, StatusError
 from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
+from tensorfusion_dra.core.kubernetes import device_rules, node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -175,13 +175,35 @@ def _shown(requirement: Mapping[str, Any]) -> str:
     return " ".join(map(str, filter(None, (key, requirement.get("operator"), *values))))
 
 
+def _selector(context: Context) -> str:
+    """Return the field selector of this node's slices, or on a workstation of all."""
+    is_node = context.place is Place.NODE
+    of_node = f",spec.nodeName={context.settings.node_name}" if is_node else ""
+    return f"spec.driver={names.DRIVER}{of_node}"
+
+
+def cordoned(context: Context) -> Iterator[Finding]:
+    """Name the cards that an administrator took out of service, with who did it and why."""
+    rules = context.cluster.taint_rules()
+    for item in context.cluster.slices(fieldSelector=_selector(context)):
+        node, pool = item["spec"].get("nodeName"), item["spec"]["pool"]["name"]
+        for device in item["spec"]["devices"]:
+            card, name = f"{node}/{device['name']}", device["name"]
+            added = device_rules.rule_taints(rules, driver=names.DRIVER, pool=pool, device=name)
+            for taint in (*(device.get("taints") or ()), *added):
+                if taint["key"] == names.TAINT_CORDONED:
+                    yield note(
+                        card,
+                        f"out of service: {taint.get('value')}, {taint['effect']}",
+                        remedy=f"once it works again: kubectl tensorfusion uncordon {card}",
+                    )
+
+
 def published_slices(context: Context) -> Iterator[Finding]:
     """Check that the scheduler can use the slices of this node, or on a workstation of all."""
-    settings, selector, node_name = context.settings, f"spec.driver={names.DRIVER}", ""
-    if context.place is Place.NODE:
-        node_name = settings.node_name
-        selector += f",spec.nodeName={node_name}"
-    found = context.cluster.slices(fieldSelector=selector)
+    settings = context.settings
+    node_name = settings.node_name if context.place is Place.NODE else ""
+    found = context.cluster.slices(fieldSelector=_selector(context))
     sources = [(settings.pool_source, settings.gpupool)]
     if not node_name:
         sources = [

@@ -8,11 +8,11 @@ after the kubelet can, because a kubeconfig takes longer to load than everything
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -26,7 +26,7 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, resource_path
 from tensorfusion_dra.cluster.objects import (
     ApiClaims,
     ApiClaimStatus,
@@ -41,9 +41,11 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess
+from tensorfusion_dra.core.devices import cordon
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 from tensorfusion_dra.discovery.host import MachineSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.catalog_follower import CatalogFollower
@@ -83,6 +85,8 @@ from tensorfusion_dra.state.saved_state import SavedState
 log = structlog.get_logger()
 
 _JOIN_SECONDS: Final = 5.0
+_TAINT_RULES_SECONDS: Final = 600.0
+"""Until an API server without DeviceTaintRules is asked again: it may have been upgraded."""
 
 
 def run(settings: Settings) -> int:
@@ -267,6 +271,10 @@ class NodePlugin:
             rules=rules,
             events=self._events(),
         )
+        # For the status page alone: Kubernetes and the scheduler follow these rules by themselves.
+        self._taint_rules = ObjectCache(
+            self._api, resource_path("devicetaintrules"), absent_seconds=_TAINT_RULES_SECONDS
+        )
         self._slices = ApiSlices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
@@ -376,18 +384,25 @@ class NodePlugin:
             on_return=self.publisher.server_returned,
             on_others=self.cards.set_other_slices,
         )
-        self._supervisor.own("publish", self.publisher)
-        self._supervisor.own("slice-watch", slice_watch)
         settings = self._settings
         follows_driver = node_parts.follows_driver(settings)
+        if follows_driver or node_parts.follows_gpupool(settings):
+            # Before the first slice is written, which would otherwise offer cordoned cards.
+            with suppress(RetryableError):
+                self.cards.set_cordoned(cordon.of_node(self._nodes.annotations()))
+        self._supervisor.own("publish", self.publisher)
+        self._supervisor.own("slice-watch", slice_watch)
         follower: PoolFollower | None = None
         pool_due = Wakeup()
 
         def on_node() -> None:
-            if follows_driver:
-                with suppress(InputError):  # a proxy that answers 404
-                    for found in nodes.items():
+            with suppress(InputError):  # a proxy that answers 404
+                for found in nodes.items():
+                    if follows_driver:
                         self._replacement.follow(NodeLabels.of(found).labels)
+                    self.cards.set_cordoned(
+                        cordon.of_node(map_at(found, "metadata", "annotations"))
+                    )
             pool_due.wake()
 
         nodes = ObjectCache(self._api, watch.NODES, name=settings.node_name, on_change=on_node)
@@ -405,6 +420,7 @@ class NodePlugin:
             self._supervisor.own("gpupool-watch", pools)
         if follower is not None or follows_driver:
             self._supervisor.own("node-watch", nodes)
+        self._supervisor.own("taint-rule-watch", self._taint_rules)
         return follower
 
     def _answer(self, servers: PluginServers, pool: PoolFollower | None) -> None:
@@ -433,6 +449,7 @@ class NodePlugin:
             store=self._reconciler.view,
             xids=self.cards.xids,
             operations=self._operations.recent,
+            taint_rules=self._known_taint_rules,
             node=settings.node_name,
             version=version.current(),
         )
@@ -456,6 +473,11 @@ class NodePlugin:
             health_address=settings.health_address,
             metrics_address=settings.metrics_address,
         )
+
+    def _known_taint_rules(self) -> Sequence[Mapping[str, Any]]:
+        with suppress(InputError, RetryableError):  # before Kubernetes 1.37, or not listed yet
+            return self._taint_rules.items()
+        return ()
 
 
 def _free_ratios(enforcers: Mapping[str, Enforcer]) -> Mapping[str, float]:

@@ -50,7 +50,7 @@ def add_release(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--kubernetes",
         choices=names,
-        help=f"release whose scheduler allocates; by default {default}",
+        help=f"release of Kubernetes whose rules hold; by default {default}",
     )
 
 

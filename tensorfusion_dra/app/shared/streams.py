@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,8 @@ STDIN: Final = "-"
 MAX_BYTES: Final = 16 * 2**20
 WIDE: Final = "wide"
 FOR_PEOPLE: Final = ("table", WIDE)
+_LEAST_WIDTH: Final = 12
+"""Of a column that is cut."""
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
@@ -97,8 +100,8 @@ def add_form(parser: argparse.ArgumentParser) -> None:
         dest="form",
         choices=(*FOR_PEOPLE, "json", "yaml"),
         default="table",
-        help="output format: a table, one with all columns if there are more, or a document for "
-        "programs",
+        help="output format: a table as wide as the terminal, one with all columns and uncut, "
+        "or a document for programs",
     )
 
 
@@ -124,14 +127,29 @@ def sections(*blocks: Sequence[str]) -> list[str]:
     return [line for block in filter(None, blocks) for line in ("", *block)][1:]
 
 
-def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
-    """Return the rows as lines in which every column is as wide as its widest cell."""
+def table(
+    rows: Iterable[Sequence[object]], *, indent: str = "  ", is_wide: bool = True
+) -> list[str]:
+    """Return the rows as lines in which every column is as wide as its widest cell.
+
+    Args:
+        is_wide: Cut nothing. Else the widest columns are cut until the lines fit on the terminal,
+            if standard output is one.
+    """
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    if sys.stdout.isatty() and not is_wide:
+        room = shutil.get_terminal_size().columns - len(indent) - 2 * (len(widths) - 1)
+        while sum(widths) > room and max(widths) > _LEAST_WIDTH:
+            widths[widths.index(max(widths))] -= 1
     return [
-        (indent + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip()
+        (indent + "  ".join(_cut(c, w).ljust(w) for c, w in zip(row, widths, strict=True))).rstrip()
         for row in texts
     ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}\u2026"
 
 
 def shown(amount: Quantity, capacity: str = "") -> str:

@@ -25,12 +25,13 @@ from dra_simulator.rest import (
     Json,
 )
 from dra_simulator.runtime import Container, Runtime
-from dra_simulator.scheduler import SIMULATED, Scheduler
+from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.scheduling import cel_evaluation
 
@@ -58,7 +59,7 @@ class SimulatedCluster:
         node_name: str = "node-01",
         gates: Collection[str] = DEFAULT_GATES,
         tensor_fusion: bool = False,
-        release: int | None = None,
+        release: int = releases.SIMULATED,
     ) -> None:
         """Store the options; start() starts the cluster.
 
@@ -68,8 +69,7 @@ class SimulatedCluster:
             gpus: Value of the node plugin's `--simulated-gpus`.
             gates: The enabled feature gates.
             tensor_fusion: Whether the API server serves GPUPools.
-            release: Minor version of Kubernetes by whose rules the scheduler allocates; None for
-                that of the simulator.
+            release: Minor version of Kubernetes.
         """
         self.folder: Final = folder
         self.node_name: Final = node_name
@@ -79,12 +79,13 @@ class SimulatedCluster:
         self.plugin_flags: Final = ["--simulated-gpus", gpus, "--observe-use", "true"]
         self.server: Final = ApiServer(
             gates=gates,
+            release=release,
             tensor_fusion=tensor_fusion,
             check_expression=cel_evaluation.check_expression,
             condition_holds=match_conditions.holds,
         )
         self.pages_url = ""
-        self._release: Final = release or SIMULATED
+        self._release: Final = release
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
         self._plugins: Final[dict[str, PluginProcess]] = {}

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.simulate.options import MAX_PODS, Options, ShareReques
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, releases
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
@@ -71,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML file with pods, workloads, classes, GPUPools and claim templates, which are "
         "applied through the webhook in place of --pods and --request",
     )
-    kubectl.add_release(parser, "1.37, which the rest follows in any case")
+    kubectl.add_release(parser, f"1.{releases.SIMULATED}")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
         "-v",
@@ -116,7 +116,7 @@ def _options(flags: argparse.Namespace) -> Options:
         qos=flags.qos,
         keep=flags.keep,
         verbose=flags.verbose,
-        release=kubectl.release(flags.kubernetes),
+        release=kubectl.release(flags.kubernetes) or releases.SIMULATED,
     )
 
 

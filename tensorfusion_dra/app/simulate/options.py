@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.kubernetes import releases
 
 MAX_PODS: Final = 200
 
@@ -47,8 +48,7 @@ class Options:
             None for those.
         qos: Level of service of the node's GPUs.
         keep: Keep everything running, and on disk, until interrupted.
-        release: Minor version of Kubernetes by whose rules the scheduler allocates; None for the
-            simulator's.
+        release: Minor version of Kubernetes.
         verbose: Show the CDI spec, the environment and the filled claims as well.
     """
 
@@ -61,7 +61,7 @@ class Options:
     qos: str
     keep: bool
     verbose: bool
-    release: int | None = None
+    release: int = releases.SIMULATED
 
     @property
     def is_virtual(self) -> bool:

@@ -18,7 +18,7 @@ import tensorfusion_dra
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.webhook.reviews import MUTATE_CLAIMS, QUOTAS
+from tensorfusion_dra.webhook.reviews import MUTATE_CLAIMS, MUTATE_TEMPLATES, QUOTAS
 
 Json = dict[str, Any]
 
@@ -26,8 +26,8 @@ _HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.02
 _READY_SECONDS: Final = 5.0
-_OF_CLASSES: Final = frozenset({MUTATE_CLAIMS, QUOTAS})
-"""Paths of the webhooks that are sent the claims of some classes alone."""
+_OF_CLASSES: Final = frozenset({MUTATE_CLAIMS, MUTATE_TEMPLATES, QUOTAS})
+"""Paths of the webhooks that are sent claims, or templates, of some classes alone."""
 _NAMES: Final = re.compile(r"name in (\[.*?\])")
 """The list of these classes in a match condition."""
 

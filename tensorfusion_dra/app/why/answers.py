@@ -19,7 +19,7 @@ from tensorfusion_dra.core.admission.pod_findings import ANNOTATIONS, CONTAINERS
 from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.finding import Finding, Level
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes import quantity, releases, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import map_at
 from tensorfusion_dra.scheduling import devices, placement
@@ -106,7 +106,7 @@ class Diagnosis:
         findings: Faults that are not about free devices.
         outcomes: The nodes; empty if the pod was not tried on them.
         unchecked: What could not be read for want of a right, or checked without the CEL library.
-        release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
+        release: Minor version of Kubernetes by whose rules devices were allocated.
     """
 
     pod: str
@@ -116,7 +116,12 @@ class Diagnosis:
     findings: Sequence[Finding] = ()
     outcomes: Sequence[NodeOutcome] = field(default=())
     unchecked: Sequence[str] = ()
-    release: str = ""
+    release: int = releases.NEWEST
+
+    @property
+    def gates(self) -> list[str]:
+        """Feature gates that have to be on, as they are by default, for the answer to be right."""
+        return [gate for gate, since in releases.GATES.items() if self.release >= since]
 
 
 def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Finding]) -> str:
@@ -545,7 +550,7 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
             yield f"Correct the selector {short(subject)}: the cards have {name}: {values}."
 
 
-def lines(found: Diagnosis) -> Iterator[str]:
+def lines(found: Diagnosis, *, is_wide: bool) -> Iterator[str]:
     """Return the lines of a diagnosis, with short names of cards.
 
     Characters that a terminal would execute are escaped.
@@ -567,7 +572,9 @@ def lines(found: Diagnosis) -> Iterator[str]:
     ]
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, cut)
-    nodes = streams.table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    nodes = streams.table(
+        [("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="", is_wide=is_wide
+    )
     text = streams.sections(
         [_cut(found.answer, cut)],
         ["What helps", *(f"  - {_cut(text, cut)}" for text in helps)] if helps else (),
@@ -575,8 +582,9 @@ def lines(found: Diagnosis) -> Iterator[str]:
         nodes if any(not outcome.fits for outcome in tried) else (),
         [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
         [
-            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
-            "volumes and affinity between pods are not checked here."
+            f"This is how Kubernetes 1.{found.release} allocates devices"
+            f"{' with the feature gates ' * bool(found.gates)}{' and '.join(found.gates)}; "
+            "CPU, memory, ports, volumes and affinity between pods are not checked here."
         ]
         if found.outcomes
         else (),
@@ -632,7 +640,8 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
             for outcome in found.outcomes
         ],
         "unchecked": list(found.unchecked),
-        "release": found.release,
+        "release": f"1.{found.release}",
+        "gates": found.gates,
     }
 
 

@@ -49,5 +49,11 @@ def run(flags: argparse.Namespace) -> int:
         file=flags.file,
         release=kubectl.release(flags.kubernetes),
     )
-    sys.stdout.write(streams.formatted(flags.form, answers.document(found), answers.lines(found)))
+    sys.stdout.write(
+        streams.formatted(
+            flags.form,
+            answers.document(found),
+            answers.lines(found, is_wide=flags.form == streams.WIDE),
+        )
+    )
     return diagnosis.exit_code(found)

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.admission import (
     dialects,
     pod_findings,
     pod_request,
+    pod_resources,
 )
 from tensorfusion_dra.core.admission.cards import Cards
 from tensorfusion_dra.core.admission.dialects import Dialect
@@ -275,7 +276,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
             *observed.unreadable,
             *(f"{_NEED_CEL}: {reason}" for reason in [cel_evaluation.missing] if reason),
         ],
-        release=f"1.{observed.release}",
+        release=observed.release,
     )
 
 
@@ -296,7 +297,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         pod = found.pod
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
-    requests_share = pod_request.requests_gpu(annotations) and not has_entry
+    by_resources = pod_resources.named(pod)
+    requests_share = not has_entry and (bool(by_resources) or pod_request.requests_gpu(annotations))
     decision = _decision(observed, pod) if requests_share or has_entry else PASSED
     _judge(
         found,
@@ -305,13 +307,15 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         is_created=is_created,
         is_admitted=has_entry and is_created,
     )
+    if by_resources and (is_created or not _has_webhook(observed)):
+        found.findings += pod_findings.unserved([pod], has_webhook=_has_webhook(observed))
     if requests_share and decision.errors:
         found.is_complete = False
     elif requests_share and decision.changed is not None:
         found.pod = decision.changed
-        if is_created:
+        if is_created and not by_resources:
             found.findings.append(_no_claim(observed))
-        elif not _has_webhook(observed):
+        elif not (by_resources or _has_webhook(observed)):
             found.findings.append(
                 problem(
                     WEBHOOK,
@@ -745,7 +749,7 @@ def unknown_resources(
     offered = resource_claims.of_device_plugins(observed.nodes)
     offered |= resource_claims.class_of_resource(observed.classes).keys()
     asked = dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod))
-    unknown = [name for name in asked if name not in offered]
+    unknown = [name for name in asked if name not in {*offered, *pod_resources.AMOUNTS}]
     if dialect := pod_findings.dialect_of(unknown):
         found = pod_findings.untranslated(
             pod, dialect, observed.labels_of(pod), is_spoken=dialect in _spoken(observed)
@@ -820,6 +824,6 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
             f"requests whole cards, although the pod has {named[0]}",
             expected="capacity.requests, which the API server keeps with the feature gate "
             f"{GATE_CONSUMABLE_CAPACITY}",
-            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.35), or see whether "
             "the claim was filled by the webhook (tensorfusion-dra doctor)",
         )

@@ -8,7 +8,7 @@ different cards:
     - requests: [gpu-request, gpu-request-2, gpu-request-3, gpu-request-4]
       distinctAttribute: tensor-fusion.ai.dra-driver/uuid
 
-One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.34 and 1.35 may give it the
+One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.35 may give it the
 same card several times. It begins each search at the first device, and its ``distinctAttribute``
 compares a device only with the latest one of each request
 (kubernetes/kubernetes#140438; docs/adr/0019).
@@ -100,6 +100,8 @@ def filled(claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool
             devices["constraints"].append(
                 {"requests": cards, "matchAttribute": f"{names.DRIVER}/{names.ATTR_MODEL}"}
             )
+        if wanted.match:
+            devices["constraints"].append({"requests": cards, "matchAttribute": wanted.match})
     return _annotated(result, wanted.share)
 
 
@@ -430,8 +432,9 @@ def below_request(
 ) -> Iterator[FieldError]:
     """Yield each limit of a claim, its annotations or its classes that is below its request.
 
-    No node would prepare the claim. Admin access has no limits. An amount that a request does not
-    name is not compared, since the size of the card is not known here.
+    No node would prepare the claim. Admin access has no limits. Of an allocated claim what it
+    consumes is compared, and no alternative that the scheduler did not choose. Before that, an
+    amount that a request does not name is not compared: the size of the card is not known here.
 
     Args:
         path: Of the requests, in the object that has them.
@@ -442,10 +445,16 @@ def below_request(
     """
     requests = resource_claims.every_request(claim)
     every = with_annotations(claim, requests, classes)
+    consumed = {
+        str(result.get("request")): map_at(result, "consumedCapacity")
+        for result in resource_claims.results(claim)
+    }
     for name, each in requests:
         limits = merged(every, name)
-        if (limits.tflops_limit or limits.vram_limit) and not each.get("adminAccess"):
-            asked = parsed_amounts(map_at(each, "capacity", "requests"))
+        is_chosen = not consumed or name in consumed
+        has_limits = limits.tflops_limit or limits.vram_limit
+        if is_chosen and has_limits and not each.get("adminAccess"):
+            asked = parsed_amounts(consumed.get(name) or map_at(each, "capacity", "requests"))
             for capacity, text in share_policy.below_request(limits, asked):
                 found = f"request {name}: {capacity} limit: {text}"
                 yield FieldError(path, Reason.INVALID, found)

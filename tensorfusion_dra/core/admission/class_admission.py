@@ -29,7 +29,13 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import NO_SCHEDULE
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
+from tensorfusion_dra.core.kubernetes import (
+    quantity,
+    releases,
+    resource_claims,
+    review,
+    untyped_json,
+)
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import (
     as_list,
@@ -48,9 +54,6 @@ _TOLERATION: Final = {
     "operator": "Exists",
     "effect": NO_SCHEDULE,
 }
-APART_SINCE_MINOR: Final = 36
-"""First release whose scheduler gives each device of one request only once
-(kubernetes/kubernetes#140438)."""
 
 
 def keeps_cards_apart(minor: int | None) -> bool:
@@ -59,7 +62,7 @@ def keeps_cards_apart(minor: int | None) -> bool:
     Args:
         minor: The cluster's minor version; None if it is unknown.
     """
-    return minor is not None and minor >= APART_SINCE_MINOR
+    return minor is not None and minor >= releases.DEVICES_ONCE
 
 
 def of_class(device_class: Item) -> ShareParameters | None:
@@ -145,11 +148,46 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
                 raise InputError(
                     f"request {name}: found several GPUs, expected `exactly` with a count of at "
                     f"most {resource_claims.MAX_RESULTS}: before Kubernetes "
-                    f"1.{APART_SINCE_MINOR} each GPU needs a request of its own"
+                    f"1.{releases.DEVICES_ONCE} each GPU needs a request of its own"
                 )
             request["exactly"] = {**exactly, "count": 1}
         claim_admission.keep_apart(devices, request, cards)
     return result
+
+
+def of_template(template: Item, classes: Classes) -> Item:
+    """Return a claim template with the amounts of its classes, as `filled` returns claims.
+
+    A queue such as Kueue then charges them. Several cards of a request are kept apart in the claim,
+    which is filled as well.
+
+    Raises:
+        InputError: A request names an amount that its class forbids.
+    """
+    claim = {"spec": map_at(template, "spec", "spec")}
+    found = filled(claim, classes, (), splits=False)
+    if found == claim:
+        return template
+    metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
+    annotations = {**review.annotations_of(template), names.ANNOTATION_FILLED: "true"}
+    return {
+        **template,
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {**spec, "spec": found["spec"]},
+    }
+
+
+def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
+    """Yield each amount of a filled template that its class has changed since, and the new one."""
+    if names.ANNOTATION_FILLED not in review.annotations_of(template):
+        return
+    for request in resource_claims.main_requests({"spec": map_at(template, "spec", "spec")}):
+        for name, each, of_class in _shares(request, classes):
+            given = claim_admission.parsed_amounts(map_at(each, "capacity", "requests"))
+            for key, amount in (of_class.requests or {}).items():
+                if given.get(key) != amount:
+                    now = f"{each['deviceClassName']} has {amount}"
+                    yield f"request {name}: {key} {given.get(key, 'none')}", now
 
 
 def _fill(name: str, request: Json, of_class: ShareParameters) -> None:
@@ -194,6 +232,6 @@ def named_by_containers(pod: Item, claim: Item, requests: Collection[str]) -> It
                     f"pod {path}.resources.claims[{index}].request",
                     Reason.INVALID,
                     f"found {use['request']}, which asks for several GPUs, expected none: before "
-                    f"Kubernetes 1.{APART_SINCE_MINOR} each GPU needs a request of its own, and a "
-                    "container gets all of them only by the claim's name",
+                    f"Kubernetes 1.{releases.DEVICES_ONCE} each GPU needs a request of its own, "
+                    "and a container gets all of them only by the claim's name",
                 )

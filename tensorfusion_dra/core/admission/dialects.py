@@ -28,7 +28,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY, REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.cel.syntax import quoted
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import (
@@ -127,6 +127,15 @@ def _core_policy(text: str) -> str:
     return "" if not text else _LIKE_REQUEST if is_forced else "100"
 
 
+def _numa_node(text: str) -> str:
+    """Return the attribute of the NUMA node, if all cards have to be of one; not if they should."""
+    return names.ATTR_NUMA_NODE if text.strip() in {"true", "numa-strict"} else ""
+
+
+def _mutex(text: str) -> str:
+    return "true" if "mutex" in map(str.strip, text.split(",")) else ""
+
+
 def _undefined(_: str) -> str:
     raise ValueError(f"no release defines it, expected {names.ANNOTATION_COMPUTE_PERCENT_REQUEST}")
 
@@ -163,12 +172,23 @@ _COMPUTE_LIMIT: Final = names.ANNOTATION_COMPUTE_PERCENT_LIMIT
 _LIKE_REQUEST: Final = "request"
 """Value of a word for a limit: what the words of the same container request."""
 _FILTER: Final = names.ANNOTATION_CEL_FILTER
+_MATCH: Final = names.ANNOTATION_GPUS_MATCH
+_DEDICATED: Final = names.ANNOTATION_DEDICATED_GPU
 _INJECT: Final = names.ANNOTATION_INJECT_CONTAINER
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 _TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True, False))
 _UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
 _PLACING: Final = "kube-scheduler places the pod"
 _LIMITER: Final = "the node's enforcer decides how limits are kept"
+_ISLAND: Final = f": {names.ANNOTATION_GPUS_MATCH} with the attribute of an NVLink island does it"
+_POLICIES: Final = {
+    "binpack": ": kube-scheduler fills one card of a node after the other",
+    "spread": f": {names.ANNOTATION_DEDICATED_GPU} gives cards that nobody else has",
+    "numa": f": {names.ANNOTATION_GPUS_MATCH} with {names.ATTR_NUMA_NODE} does it",
+    **dict.fromkeys(("topology-aware", "topology", "link", "link-strict"), _ISLAND),
+}
+"""What does the same for a policy of other schedulers, in their words."""
+CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
@@ -191,9 +211,10 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/use-gpuuuid", _FILTER, _UUID),
         FieldMapping(_ANNOTATION, "nvidia.com/nouse-gpuuuid", _FILTER, _NO_UUID),
         FieldMapping(_ANNOTATION, "nvidia.com/vgpu-mode", note=_LIMITER),
-        FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
+        FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", _MATCH, _numa_node),
         FieldMapping(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
-        FieldMapping(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
+        # mutex is for cards that are not in use (util.PolicyContains, Fit of each device).
+        FieldMapping(*(_ANNOTATION, CARD_POLICY, _DEDICATED, _mutex), notes=_POLICIES),
         FieldMapping(
             *(Kind.VARIABLE, names.ENV_CORE_POLICY, _COMPUTE_LIMIT, _core_policy),
             notes={"disable": ", as for default: only an administrator turns limits off"},
@@ -215,7 +236,9 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, "nvidia.com/vgpu-compute-policy", note=_LIMITER),
         FieldMapping(_ANNOTATION, "nvidia.com/node-scheduler-policy", note=_PLACING),
         FieldMapping(_ANNOTATION, "nvidia.com/device-scheduler-policy", note=_PLACING),
-        FieldMapping(_ANNOTATION, "nvidia.com/device-topology-mode", note=_PLACING),
+        FieldMapping(
+            *(_ANNOTATION, "nvidia.com/device-topology-mode", _MATCH, _numa_node), notes=_POLICIES
+        ),
         FieldMapping(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
     ),
     # kai-scheduler/KAI-Scheduler: pkg/common/constants, docs/gpu-sharing (memory in MiB; for the
@@ -242,7 +265,10 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
-        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
+        FieldMapping(
+            *(_ANNOTATION, f"{_OF}gpu-compute.mode"),
+            note=_LIMITER,
+        ),
         FieldMapping(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
     ),
     # kserve/kserve: the samples of managed DRA, pkg/constants (whole devices; for the first
@@ -431,40 +457,71 @@ def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapp
 def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amounts]) -> None:
     """Set the annotations, and what follows from all words together."""
     of_pod = asked.pop("", {})
-    selecting = {name: of_pod.pop(name) for name in (_FILTER,) if name in of_pod}
-    inits = {
-        name_of(container): path.startswith("spec.init")
-        and container.get("restartPolicy") != "Always"
-        for path, container in resource_claims.containers_with_paths(pod)
-    }
+    # They ask for no GPU by themselves, as KServe's word for whole cards does.
+    is_policy = any(found.name == CARD_POLICY for found in result.matches)
+    kept = (_FILTER, _MATCH, *((_DEDICATED,) if is_policy else ()))
+    selecting = {name: of_pod.pop(name) for name in kept if name in of_pod}
+    inits = _are_init(pod)
     first = of_pod.pop(_INJECT, next((name for name, is_init in inits.items() if not is_init), ""))
     if of_pod:
         asked[first] = {**of_pod, **asked.get(first, {})}
     if not asked:
         result.matches = [found for found in result.matches if found.is_refused]
         return
-    together = [name for name in asked if not inits.get(name)]
     for amounts in asked.values():
         if _VRAM in amounts:
             amounts.pop(_VRAM_PERCENT, None)  # as HAMi does
-    first_amounts, *others = asked.values()
-    enabled = {names.ANNOTATION_DRA_ENABLED: "true"}
-    if len(together) < 2 and all(other == first_amounts for other in others):
-        of_pod = {_COUNT: "1", _INJECT: ",".join(asked), **selecting}
-        result.annotations = enabled | of_pod | _completed(first_amounts, result.notes)
+    try:
+        found = of_containers(pod, asked, lambda each: _completed(each, result.notes))
+    except InputError as error:
+        result.error = str(error)
         return
-    if any(amounts.pop(_COUNT, "1") != "1" for amounts in asked.values()):
-        result.error = (
+    result.annotations = {names.ANNOTATION_DRA_ENABLED: "true"} | selecting | found
+
+
+def _are_init(pod: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the names of a pod's containers, with True for those that end before others start."""
+    return {
+        name_of(container): path.startswith("spec.init")
+        and container.get("restartPolicy") != "Always"
+        for path, container in resource_claims.containers_with_paths(pod)
+    }
+
+
+def of_containers(
+    pod: Mapping[str, Any], asked: Mapping[str, Amounts], complete: Callable[[Amounts], Amounts]
+) -> Amounts:
+    """Return the annotations by which each container gets what it asks for.
+
+    These are the pod's own, if one share does for all of its containers.
+
+    Args:
+        asked: What each container asks for; others get nothing.
+        complete: Returns what a container asks for, with what follows from it.
+
+    Raises:
+        InputError: Several containers ask, and one of them for several GPUs.
+    """
+    inits = _are_init(pod)
+    together = [name for name in asked if not inits.get(name)]
+    first, *others = asked.values()
+    if len(together) < 2 and all(other == first for other in others):
+        return {_COUNT: "1", _INJECT: ",".join(asked)} | complete(first)
+    if any(amounts.get(_COUNT, "1") != "1" for amounts in asked.values()):
+        raise InputError(
             f"found amounts for containers {', '.join(asked)}, expected one GPU for each: a "
             "container with a share of its own names one request"
         )
-        return
     shares: dict[str, object] = {}
-    for name, amounts in asked.items():
-        like = [each for each in together if asked[each] == amounts] if inits.get(name) else []
-        shares[name] = like[0] if like else _completed(amounts, result.notes)
+    each = {
+        name: {key: text for key, text in amounts.items() if key != _COUNT}
+        for name, amounts in asked.items()
+    }
+    for name, amounts in each.items():
+        like = [other for other in together if each[other] == amounts] if inits.get(name) else []
+        shares[name] = like[0] if like else complete(amounts)
     text = untyped_json.compact_json(shares).replace(f'"{names.ANNOTATION_PREFIX}', '"')
-    result.annotations = enabled | selecting | {names.ANNOTATION_CONTAINER_SHARES: text}
+    return {names.ANNOTATION_CONTAINER_SHARES: text}
 
 
 def _completed(amounts: Amounts, notes: list[str]) -> Amounts:

@@ -37,12 +37,18 @@ pod can have 22,000. The API server passes on warnings of 4 KiB together."""
 MAX_CONTAINERS: Final = 500
 """Of a pod with a share. A kubelet starts them one by one, and a review of 15,000 takes half a
 second."""
+TOO_MANY_CONTAINERS: Final = FieldError(
+    "spec.containers",
+    Reason.TOO_MANY,
+    f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share",
+)
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
         *REQUESTING_ANNOTATIONS,
         names.ANNOTATION_GPUPOOL,
         names.ANNOTATION_CEL_FILTER,
+        names.ANNOTATION_GPUS_MATCH,
         names.ANNOTATION_INJECT_CONTAINER,
         names.ANNOTATION_REQUIRE_ENFORCEMENT,
         *names.SHARE_ANNOTATIONS,
@@ -178,8 +184,7 @@ def errors(
         bypasses: Variables, beside REFUSED_ENV, by which a container could evade its limits.
     """
     if len(every) > MAX_CONTAINERS:
-        text = f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share"
-        yield FieldError("spec.containers", Reason.TOO_MANY, text)
+        yield TOO_MANY_CONTAINERS
         return
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     annotations = review.annotations_of(pod)

@@ -6,8 +6,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import dialects, pod_admission
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import dialects, pod_admission, pod_resources
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.finding import Finding, problem, warning
@@ -139,6 +139,30 @@ def mixed(pod: Item) -> Iterator[FieldError]:
             "expected only one of the two: the webhook translates it in pods without these "
             f"annotations, with {dialect} in webhook.dialects of the chart and the label "
             f"{names.LABEL_DIALECT}{dialect}=true on the namespace",
+        )
+
+
+def unserved(pods: Collection[Item], *, has_webhook: bool) -> Iterator[Finding]:
+    """Yield the finding about stored pods whose resources the webhook did not replace by claims.
+
+    They wait for an extended resource that no node has.
+    """
+    waiting = {
+        f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}": found
+        for pod in pods
+        if (found := pod_resources.named(pod))
+    }
+    if waiting:
+        name = next(iter(waiting.values()))[0]
+        why = "did not replace it by a claim" if has_webhook else "is not installed"
+        yield problem(
+            f"extended resource {name}",
+            f"no node has it, and the webhook {why}. These pods wait with Insufficient {name}: "
+            f"{printable.first([*waiting])}",
+            expected="the webhook, which replaces it in new pods of every namespace but "
+            "kube-system and its own",
+            remedy="install the webhook (webhook.enabled of the chart), or move the pod to a "
+            "namespace that it serves; then delete the pod and create it again",
         )
 
 

@@ -126,6 +126,17 @@ def _expression(text: str) -> str:
     return text.strip() and text
 
 
+def _attribute(text: str) -> str:
+    """Return the name of an attribute, which a constraint names with its domain."""
+    errors = [*name_rules.qualified("", text)] if "/" in text else ["no domain"]
+    if errors:
+        raise ValueError(
+            f"found {text[:80]!r}, expected an attribute with its domain, such as "
+            f"{names.ATTR_NUMA_NODE}"
+        )
+    return text
+
+
 def _containers(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(found):
@@ -192,6 +203,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "pool": (names.ANNOTATION_GPUPOOL, _pool, ""),
     "expression": (names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
     "selector": (names.ANNOTATION_CEL_FILTER, _expression, ""),
+    "match": (names.ANNOTATION_GPUS_MATCH, _attribute, ""),
     "containers": (names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
     "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, share_policy.tflops_limit, None),
     "vram_limit": (names.ANNOTATION_VRAM_LIMIT, share_policy.vram_limit, None),
@@ -222,6 +234,7 @@ class PodRequest:
         pool: Name of a GPUPool; "" for the default one.
         expression: Device selector instead of the generated one; "" for none.
         selector: Device selector in addition to the generated one; "" for none.
+        match: Attribute that has to be equal for all GPUs; "" for none.
         containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
         must_be_enforced: True to get only GPUs of nodes that enforce what the pod limits.
@@ -245,6 +258,7 @@ class PodRequest:
     pool: str = ""
     expression: str = ""
     selector: str = ""
+    match: str = ""
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
     must_be_enforced: bool = False
@@ -321,6 +335,17 @@ def _hint(annotation: str, text: str) -> str:
     if not text.endswith("%") or instead not in PERCENT_OF.values():
         return ""
     return f" (did you mean {instead}: {text[:80].removesuffix('%').strip()}?)"
+
+
+def refusal(annotation: str, text: str) -> str:
+    """Return why an annotation cannot have this text; "" if it can."""
+    for name, read, _ in _READERS.values():
+        if name == annotation:
+            try:
+                read(text)
+            except (ValueError, DriverError) as error:
+                return str(error)
+    return ""
 
 
 def parse(pod_annotations: Mapping[str, str]) -> PodRequest:

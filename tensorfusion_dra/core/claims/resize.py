@@ -19,7 +19,7 @@ Beside a claim that requests 40Gi its limit is 40Gi, granted in part. When that 
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -31,7 +31,7 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -53,10 +53,12 @@ class Resize:
     Attributes:
         asked: The amounts as annotated, by capacity.
         refused: Why some of them have no effect.
+        bounds: By device that never gives all of them, the end of the text that says so.
     """
 
     asked: Mapping[str, str]
     refused: tuple[str, ...] = ()
+    bounds: Mapping[str, str] = field(default_factory=dict)
 
     def outcome(self, share: PreparedShare, used: Used | None = None) -> tuple[str, str]:
         """Return a reason, one of this module's constants, and a text for a share as it is now.
@@ -77,8 +79,10 @@ class Resize:
             names.CAPACITY_TFLOPS: share.compute_clamped and share.granted is None,
             names.CAPACITY_VRAM: share.memory_clamped,
         }
-        if any(is_clamped[name] for name in self.asked):
-            return IN_PART, f"{text} of the wanted {share.wanted}: the card lends no more now"
+        bound = self.bounds.get(share.device, "")
+        if bound or any(is_clamped[name] for name in self.asked):
+            why = f"the card lends no more now{bound}"
+            return IN_PART, f"{text} of the wanted {share.wanted}: {why}"
         return GRANTED, text
 
 
@@ -116,6 +120,9 @@ def of_claim(
         claim: As it is stored now.
         rules: Of the node, with the facts of the claim's enforcer.
         devices: The node's cards by name, to turn TFLOPS into percent.
+
+    Raises:
+        RetryableError: A card of the claim is not published now, so its TFLOPS are not known.
     """
     asked = {
         name: claim.annotations[key][:_MAX_SHOWN]
@@ -123,10 +130,11 @@ def of_claim(
         if claim.annotations.get(key, "0") != "0"
     }
     try:
-        shares, refused = _shares(record, claim, rules, devices)
+        shares, refused, bounds = _shares(record, claim, rules, devices)
     except ClaimError as error:
         return record, Resize(asked=asked, refused=(str(error),))
-    return replace(record, shares=tuple(shares)), Resize(asked=asked, refused=tuple(refused))
+    found = Resize(asked=asked, refused=tuple(refused), bounds=bounds)
+    return replace(record, shares=tuple(shares)), found
 
 
 def _shares(
@@ -134,12 +142,13 @@ def _shares(
     claim: AllocatedClaim,
     rules: LendingRules,
     devices: Mapping[str, Device],
-) -> tuple[list[PreparedShare], dict[str, None]]:
-    """Return the shares with their wanted limits, and why some amounts are refused.
+) -> tuple[list[PreparedShare], dict[str, None], dict[str, str]]:
+    """Return the shares with their wanted limits, why some amounts are refused, and the bounds.
 
     Raises:
         ClaimError: An annotation is malformed, a limit is below its request, or the record is of
             another allocation.
+        RetryableError: A card is not among the devices.
     """
     first = record.shares[0]
     defaults = SharePolicy(
@@ -153,17 +162,23 @@ def _shares(
     keeper = facts.keeper or f"enforcer {record.enforcer}"
     shares: list[PreparedShare] = []
     refused: dict[str, None] = {}
+    bounds: dict[str, str] = {}
     for share, policy in zip(record.shares, policies, strict=True):
         shares.append(share)
-        if share.limit is None or share.device not in devices:
+        if share.limit is None:
             continue
+        if share.device not in devices:
+            raise RetryableError(
+                f"claim {record.ref}: {share.device}: found no such card now, expected the one "
+                "whose limit is to change"
+            )
         gpu = devices[share.device].gpu
         _, wanted = lending.request_and_wanted(
             share.device, gpu, share.consumed, policy, rules.unasked_percent
         )
         no_compute = "" if facts.enforces_compute else f"{keeper} does not limit compute"
         fixed = f"{keeper} fixes this limit when a container starts"
-        for name, field, most, kept, reason in (
+        for name, attribute, most, kept, reason in (
             (
                 *(names.CAPACITY_TFLOPS, "sm_percent"),
                 *(annotated.tflops_limit, policy.tflops_limit),
@@ -175,14 +190,22 @@ def _shares(
                 "" if share.granted is None or share.divides_memory else fixed,
             ),
         ):
-            before = getattr(share.wanted, field)
+            before = getattr(share.wanted, attribute)
             if most is not None and most != kept:
                 refused[f"{name}: the DeviceClass sets the limit {kept}, which claims keep"] = None
-            elif reason and getattr(wanted, field) != before:
-                wanted = replace(wanted, **{field: before})
+            elif reason and getattr(wanted, attribute) != before:
+                wanted = replace(wanted, **{attribute: before})
                 if most is not None:
                     refused[f"{name}: {reason}"] = None
+        most_vram = Quantity.of_bytes(share.total.vram_bytes)
+        if facts.keeps_lent_memory and not rules.overcommit_limits:
+            most_vram = min(most_vram, Quantity.of_bytes(rules.factor * share.reserved.vram_bytes))
+        if annotated.vram_limit and annotated.vram_limit > most_vram:
+            bounds[share.device] = f", and up to {most_vram} at any time"
+        whole = Quantity.milli(gpu.milli_tflops)
+        if annotated.tflops_limit and annotated.tflops_limit > whole:
+            bounds[share.device] = f", and has {whole} TFLOPS"
         shares[-1] = replace(
             share, wanted_sm_percent=wanted.sm_percent, wanted_vram_bytes=wanted.vram_bytes
         )
-    return shares, refused
+    return shares, refused, bounds

@@ -191,6 +191,7 @@ def build_devices(
     shared: Mapping[str, bool] = MappingProxyType({}),
     unhealthy: Mapping[str, Unhealthy] = MappingProxyType({}),
     unhealthy_effect: str = NO_SCHEDULE,
+    cordoned: Mapping[str, Taint] = MappingProxyType({}),
 ) -> tuple[Device, ...]:
     """Return the device of each card, with all that the driver itself publishes of it.
 
@@ -204,6 +205,7 @@ def build_devices(
             no shares.
         unhealthy: Unhealthy cards, by device name.
         unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
+        cordoned: Taints of devices that an administrator took out of service, by device name.
     """
     inventory, node = reading.inventory, reading.node
     assert node is not None  # only health sources are asked without one
@@ -237,6 +239,7 @@ def build_devices(
             user=users.get(gpu.uuid),
             unhealthy=unhealthy.get(device_name(gpu.uuid)),
             unhealthy_effect=unhealthy_effect,
+            cordoned=cordoned.get(device_name(gpu.uuid)),
         )
         for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.vram_bytes if gpu.partition else 0)
     )
@@ -251,6 +254,7 @@ def build_device(
     user: OtherUser | None = None,
     unhealthy: Unhealthy | None = None,
     unhealthy_effect: str = NO_SCHEDULE,
+    cordoned: Taint | None = None,
 ) -> Device:
     """Return the device of one card.
 
@@ -265,6 +269,7 @@ def build_device(
         unhealthy: None for a healthy card.
         unhealthy_effect: Effect of the taint of an unhealthy one; "" for no taint. While the NVIDIA
             driver is being replaced, it is NoExecute in any case.
+        cordoned: Taint of a card that an administrator took out of service; None for the others.
     """
     if gpu.partition:
         enforcement = Enforcement(enforcer=MIG, compute=True, memory=True)
@@ -312,7 +317,7 @@ def build_device(
         gpu=gpu,
         attributes=attributes,
         capacity=capacity.of_card(gpu, virtual),
-        taints=tuple(taints),
+        taints=(*taints, cordoned) if cordoned else tuple(taints),
         awaits_enforcer=enforcement.is_awaited,
     )
 

@@ -8,11 +8,11 @@ break a rule. What other packages add to it is checked by these rules; the simul
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity, releases
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     invalid,
@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_long,
 )
 from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, QuantityError
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at
 
 MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
@@ -35,6 +35,8 @@ SEMVER: Final = re.compile(
     rf"(?:-(?P<pre>{_PRERELEASE}(?:\.{_PRERELEASE})*))?(?:\+{_BUILD}(?:\.{_BUILD})*)?"
 )
 """A version by semver 2.0.0."""
+_SHORT_SEMVER: Final = re.compile(SEMVER.pattern.replace(_NUMBER, r"(?:0|[1-9][0-9]{0,17})"))
+"""A version whose numbers have at most 18 digits, also those of a pre-release."""
 
 GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
 GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
@@ -50,19 +52,28 @@ KUBERNETES_DROPS: Final = tuple(
 Devices = Sequence[Mapping[str, Any]]
 
 
-def attribute_errors(path: str, attribute: Mapping[str, object]) -> Iterator[FieldError]:
+def attribute_errors(
+    path: str, attribute: Mapping[str, object], release: int = releases.NEWEST
+) -> Iterator[FieldError]:
     """Yield an error for a value of an attribute that is too large, too long or no version."""
     for kind in ("int", "string", "version"):
-        yield from value_errors(f"{path}.{kind}", kind, attribute.get(kind))
+        yield from value_errors(f"{path}.{kind}", kind, attribute.get(kind), release)
 
 
-def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
-    """Yield the errors of one value; kind is int, bool, string or version."""
+def value_errors(path: str, kind: str, value: object, release: int) -> Iterator[FieldError]:
+    """Yield the errors of one value.
+
+    Args:
+        kind: int, bool, string or version.
+        release: Minor version of Kubernetes. What a newer one accepts, older ones accept, too.
+    """
     if kind == "int" and value is not None and value not in _INT64:
         yield invalid(path, value, "must be a 64-bit integer")
     if kind in {"string", "version"} and isinstance(value, str):
-        if kind == "version" and not SEMVER.fullmatch(value):
-            yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
+        is_strict = release >= releases.STRICT_API
+        if kind == "version" and not (_SHORT_SEMVER if is_strict else SEMVER).fullmatch(value):
+            text = "must be a string compatible with semver.org spec 2.0.0"
+            yield invalid(path, value, text + ", with at most 18 digits in numbers" * is_strict)
         if name_rules.size(value) > MAX_TEXT_BYTES:
             yield too_long(path, MAX_TEXT_BYTES)
 
@@ -191,3 +202,22 @@ def _normal_amounts(value: object) -> object:
         return quantity.parse(value).nano
     except QuantityError:
         return value
+
+
+def rule_taints(
+    rules: Iterable[Mapping[str, Any]], *, driver: str, pool: str, device: str
+) -> list[Mapping[str, Any]]:
+    """Return the taints that DeviceTaintRules add to a device, in the rules' order.
+
+    Without a selector a rule matches no device; with an empty one, all.
+
+    Source: dynamic-resource-allocation/resourceslice/tracker/tracker.go (applyPatches), release
+    1.37.
+    """
+    wanted = {"driver": driver, "pool": pool, "device": device}
+    return [
+        map_at(rule, "spec", "taint")
+        for rule in rules
+        if (selector := map_at(rule, "spec").get("deviceSelector")) is not None
+        and all(as_map(selector).get(key, value) == value for key, value in wanted.items())
+    ]

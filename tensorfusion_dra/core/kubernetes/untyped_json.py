@@ -12,6 +12,8 @@ level, and Python's recursion limit is a thousand."""
 MAX_ELEMENTS: Final = 50_000
 """Of one text. A parsed element, such as a short list, takes up to 110 bytes, so these take at most
 6 MB. The largest pods have a few thousand elements."""
+AROUND_ITEM: Final = 16
+"""Elements that an object alone, or an event of a watch, may have beyond those of a list's item."""
 MAX_OBJECT_BYTES: Final = 2**20
 """Of one object. An API server stores up to 3 MiB, but pods, claims and slices of more than some
 hundred KiB are not found in practice."""
@@ -100,7 +102,7 @@ def parse(text: bytes | bytearray) -> object:
         BoundError: It has too many elements, or nests too deeply.
         ValueError: It is not JSON.
     """
-    check_elements(elements(text))
+    check_elements(elements(text), around=AROUND_ITEM)
     try:
         value: object = json.loads(text)
     except RecursionError:
@@ -132,14 +134,18 @@ def annotations(text: bytes, *, is_whole: bool) -> dict[str, Any]:
     return value
 
 
-def check_elements(found: int) -> None:
+def check_elements(found: int, *, around: int = 0) -> None:
     """Check the number of elements of a text.
+
+    Args:
+        around: How many it may have beside those of an item.
 
     Raises:
         BoundError: They are too many.
     """
-    if found > MAX_ELEMENTS:
-        raise BoundError(f"found {found} elements or more, expected at most {MAX_ELEMENTS}")
+    most = MAX_ELEMENTS + around
+    if found > most:
+        raise BoundError(f"found {found} elements or more, expected at most {most}")
 
 
 def check_levels(value: object) -> None:

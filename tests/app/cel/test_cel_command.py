@@ -283,6 +283,32 @@ def test_explain_checks_requested_amounts_against_free_capacity(
     ]
 
 
+@pytest.mark.parametrize(
+    ("release", "refusal"),
+    [
+        ("1.36", "has no capacity tensor-fusion.ai.dra-driver/tflops"),
+        ("1.37", "has no capacity tensor-fusion.ai.dra-driver/tflops"),
+        ("1.38", None),
+        ("", None),
+    ],
+)
+def test_explain_follows_the_rules_of_a_release(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, release: str, refusal: str | None
+) -> None:
+    file = written(tmp_path, *two_nodes())
+    asked = [
+        "--request",
+        f"{names.DRIVER}/tflops=1",
+        *["--kubernetes", release][: 2 * bool(release)],
+    ]
+
+    _, out, _ = run(capsys, "explain", "true", "--slices", file, "-o", "json", *asked)
+
+    found = json.loads(out)
+    assert {item["refusal"] for item in found["devices"]} == {refusal}
+    assert found["release"] == (release or "1.38")
+
+
 def test_explain_counts_the_newest_generation_only_and_mentions_taints(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -299,7 +325,7 @@ def test_explain_counts_the_newest_generation_only_and_mentions_taints(
 def test_explain_reads_slices_from_the_cluster(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ApiServer() as server:
+    with ApiServer(release=36) as server:
         client = Client(server.url)
         for document in two_nodes():
             client.create(SLICES, document)
@@ -307,7 +333,9 @@ def test_explain_reads_slices_from_the_cluster(
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
 
         code, out, err = run(capsys, "explain", A100, "--request", "tflops=100,vram=16Gi")
+        as_json = run(capsys, "explain", A100, "-o", "json")[1]
 
     assert (code, err) == (0, "")
+    assert json.loads(as_json)["release"] == "1.36"
     assert f"3 of 4 devices of {names.DRIVER} match; pools: 2" in out
     assert "request tflops=100, vram=16Gi" in out

@@ -580,11 +580,7 @@ spec:
     metadata:
       annotations:
         # only these
-        tensor-fusion.ai/dra-enabled: "true"
-        tensor-fusion.ai/gpu-count: "2"
-        tensor-fusion.ai/inject-container: "main"
         tensor-fusion.ai/dra-cel-filter: 'FILTER'
-        tensor-fusion.ai/vram-request: "3000Mi"
         tensor-fusion.ai/compute-percent-limit: "100"
         tensor-fusion.ai/compute-percent-request: "memory"
     spec:
@@ -593,6 +589,8 @@ spec:
       - name: main
         resources:
           limits:
+            tensor-fusion.ai/vram: "3000Mi"
+            tensor-fusion.ai/gpu: "2"
             nvidia.com/gpumems: 4
           requests: {}
         env:
@@ -607,10 +605,14 @@ def test_limits_of_which_nothing_is_left_are_empty_and_not_null() -> None:
     converted = convert(text, [Dialect.HAMI]).text
 
     (container,) = yaml.safe_load(converted)["spec"]["template"]["spec"]["containers"]
-    assert container["resources"] == {"limits": {"nvidia.com/gpumems": 4}, "requests": {}}
+    limits_left = {"tensor-fusion.ai/vram": "3000Mi", "tensor-fusion.ai/gpu": "2"}
+    assert container["resources"] == {
+        "limits": {**limits_left, "nvidia.com/gpumems": 4},
+        "requests": {},
+    }
 
 
-def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
+def test_words_of_other_systems_become_resources_and_comments_stay() -> None:
     converted = convert(DEPLOYMENT, [Dialect.HAMI])
 
     uuid = f'(has({A}.uuid) && ({A}.uuid.upperAscii().contains("GPU-1")))'
@@ -618,6 +620,7 @@ def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
     assert [(each.line, each.text.partition(":")[0]) for each in converted.reasons] == [
         (7, "nvidia.com/use-gpuuuid"),
         (8, "no compute is named, so it gets the same part of compute as of memory"),
+        (8, "resources of main say the same as annotations"),
         (9, "schedulerName"),
         (15, "nvidia.com/gpu"),
         (17, "nvidia.com/gpumem"),

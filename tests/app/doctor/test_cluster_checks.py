@@ -201,13 +201,12 @@ TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
 @pytest.mark.parametrize(
     ("check", "answers", "expected"),
     [
-        (kubernetes.version, of_version("v1.33.9"), [(Level.PROBLEM, "Kubernetes v1.33.9")]),
+        (kubernetes.version, of_version("v1.34.8"), [(Level.PROBLEM, "Kubernetes v1.34.8")]),
         (kubernetes.version, of_version("v1.36.2-gke.100"), [OK]),
         (kubernetes.version, {VERSION: {}}, [OK]),
         (kubernetes.nodes, {}, [(Level.PROBLEM, "--node-name")]),
-        (kubernetes.nodes, of_node("v1.33.4"), [OK, (Level.PROBLEM, "v1.34 or later")]),
-        (kubernetes.nodes, of_node("v1.34.1"), [OK, (Level.WARNING, "can stop calling")]),
-        (kubernetes.nodes, of_node("v1.34.2"), [OK, OK]),
+        (kubernetes.nodes, of_node("v1.34.8"), [OK, (Level.PROBLEM, "v1.35 or later")]),
+        (kubernetes.nodes, of_node("v1.35.0"), [OK, OK]),
         (kubernetes.nodes, of_node(""), [OK, (Level.OK, "reports no version")]),
         (
             kubernetes.nodes,
@@ -249,11 +248,6 @@ TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
             kubernetes.slice_gates,
             kept_without(*BINDING),
             [(Level.WARNING, "DRADeviceBindingConditions is off")],
-        ),
-        (
-            kubernetes.slice_gates,
-            kept_without(version="v1.34.8"),
-            [OK, (Level.WARNING, "only the first card")],
         ),
     ],
 )

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from dra_simulator.rest import GPUPOOLS, NODES, Json
+from tensorfusion_dra import cli
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
 from tests.support.builders.gpupools import gpupool_document
@@ -132,3 +133,47 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
         await_published(cluster, pool="second")
         assert cluster.stop_plugin() == 0
         assert log_lines(cluster, "thread_left_behind") == []
+
+
+def test_a_mark_of_the_node_taints_its_card_also_over_restarts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with following("node-labels") as cluster:
+        create_pool(cluster, "prod", nodeManagerConfig={"nodeSelector": SELECTOR})
+        cluster.serve_pages()
+        register(cluster)
+        node = cluster.client.get(NODES, "node-01")
+        cluster.client.patch(NODES, node, {"metadata": {"labels": {"tier": "prod"}}})
+        await_published(cluster)
+        verb = ("--kubeconfig", str(cluster.kubeconfig), "node-01/gpu-")
+
+        assert cli.main(["cordon", *verb, "--reason", "fan"]) == 0
+        with urlopen(f"{cluster.pages_url}status.json", timeout=PATIENCE_SECONDS) as page:
+            (shown,) = json.load(page)["cards"][0]["taints"]
+        stop(cluster)
+        generation = generations(cluster)
+        register(cluster)
+        cluster.until("published", lambda: bool(log_lines(cluster, "gpupool_read")))
+        kept = generations(cluster)
+        assert cli.main(["uncordon", *verb]) == 0
+        cluster.until("in service", lambda: not taints(cluster))
+
+        key = "tensor-fusion.ai/cordoned"
+        assert shown == {"key": key, "value": "fan_by_unknown", "effect": "NoSchedule"}
+        assert kept == generation
+    assert "out of service for new pods (fan_by_unknown)" in capsys.readouterr().out
+
+
+def generations(cluster: SimulatedCluster) -> list[tuple[int, Any]]:
+    """Return the generation of each slice, and the taints of its first device."""
+    return [(each["spec"]["pool"]["generation"], *taints(cluster)) for each in cluster.slices()]
+
+
+def taints(cluster: SimulatedCluster) -> list[Any]:
+    """Return the taints of all devices."""
+    return [
+        taint
+        for item in cluster.slices()
+        for device in item["spec"]["devices"]
+        for taint in device.get("taints", ())
+    ]

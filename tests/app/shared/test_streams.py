@@ -129,3 +129,15 @@ def test_fact_that_json_does_not_know_is_shown_by_its_repr(stream: io.StringIO) 
 
     (line,) = lines(stream)
     assert (line["path"], line["seconds"], line["device"]) == ("PurePosixPath('/a')", 0.5, None)
+
+
+def test_tables_fit_on_a_terminal_unless_they_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("POD", "NODE", "WHY"), ("a" * 30, "node-01", "b" * 30)]
+
+    cut, wide = streams.table(rows, indent="", is_wide=False), streams.table(rows, indent="")
+
+    assert max(map(len, cut)) == 40
+    assert cut[1] == f"{'a' * 13}…  node-01  {'b' * 14}…"
+    assert wide[1] == f"{'a' * 30}  node-01  {'b' * 30}"

@@ -203,6 +203,13 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(open_page: Open) 
         expect(page.locator(str(place))).to_contain_text(f"{card}: NVIDIA A100")
 
 
+def test_card_out_of_service_says_why_and_by_whom(open_page: Open) -> None:
+    page, _ = open_page(scenes.typical())
+
+    text = "Out of service: fan_by_alice. Its pods go on, and no new ones get it."
+    expect(page.get_by_role("article", name="GPU 2")).to_contain_text(text)
+
+
 def test_keyboard_reaches_every_share_and_enter_shows_its_details(open_page: Open) -> None:
     page, _ = open_page(scenes.quiet())
     row = page.get_by_role("button", name="asr-train-0")

@@ -126,6 +126,36 @@ def test_silent_webhook(
         assert found["helps"][0].startswith(cure)
 
 
+@pytest.mark.parametrize(
+    ("webhook", "fault"),
+    [
+        ("pods.example.com", "the webhook is not installed"),
+        ("pods.dra.tensor-fusion.ai", "the webhook did not replace it by a claim"),
+    ],
+)
+def test_resources_that_the_webhook_did_not_replace(
+    cluster: Cluster, capsys: Capture, webhook: str, fault: str
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    webhooks = {"metadata": {"name": "w"}, "webhooks": [{"name": webhook}]}
+    cluster.client.create(MUTATING_WEBHOOKS, webhooks)
+    limits = {"tensor-fusion.ai/vram": "16Gi"}
+    main = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+    cluster.add_pod("a", containers=[main])
+
+    code, found = cluster.why(capsys, "a")
+
+    resource, claim = found["findings"]
+    assert (code, resource["lookedAt"]) == (1, "extended resource tensor-fusion.ai/vram")
+    assert claim["found"] == "not created yet"
+    assert found["answer"] == (
+        "default/a cannot be scheduled: extended resource tensor-fusion.ai/vram: no node has it, "
+        f"and {fault}. These pods wait with Insufficient tensor-fusion.ai/vram: default/a (and 1 "
+        "more). Otherwise it fits now on node-01."
+    )
+    assert found["helps"][0].startswith("install the webhook")
+
+
 def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys: Capture) -> None:
     entries = [{"name": "gpu", "resourceClaimTemplateName": "mine"}]
     cluster.add_pod("a", resourceClaims=entries)

@@ -154,6 +154,18 @@ def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_card
     }
 
 
+def test_gpus_of_a_pod_have_the_attribute_in_common_that_it_names() -> None:
+    island = "example.com/nvlink_island"
+
+    devices = filled(template_claim(), **AMOUNTS, gpu_count="2", gpus_match=island)["spec"][
+        "devices"
+    ]
+    alone = filled(template_claim(), **AMOUNTS, gpus_match=island)["spec"]["devices"]
+
+    assert devices["constraints"] == [UNIQUE, {"requests": BOTH, "matchAttribute": island}]
+    assert "constraints" not in alone
+
+
 NEAR = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
 OTHER = {"requests": ["other"], "distinctAttribute": UUID}
 

@@ -196,3 +196,31 @@ def test_quotas_count_the_limits_of_the_class_or_of_the_claim(
         "workers": "1",
     }
     assert quota.counted(asked) == {}
+
+
+def template(*requests: Json, **annotations: str) -> Json:
+    spec = claim(*requests)["spec"]
+    return {"metadata": {"name": "a", "annotations": annotations}, "spec": {"spec": spec}}
+
+
+def test_template_gets_the_amounts_of_its_class_and_says_so() -> None:
+    found = class_admission.of_template(template(one(count=2), {"name": "nic"}), classes())
+
+    gpu, nic = found["spec"]["spec"]["devices"]["requests"]
+    assert gpu["exactly"] == exactly(count=2, capacity={"requests": QUARTER})
+    assert nic == {"name": "nic"}
+    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "true"}
+    assert "constraints" not in found["spec"]["spec"]["devices"], "the claim's own review adds it"
+    assert class_admission.of_template(found, classes()) is found
+    assert list(class_admission.outdated(found, classes())) == []
+
+
+def test_amounts_of_a_filled_template_are_outdated_once_the_class_has_others() -> None:
+    filled_in = class_admission.of_template(template(one()), classes())
+    own = template(one(capacity={"requests": {"vram": "1Gi"}}))
+    now = classes({"vram": "40Gi"})
+
+    assert list(class_admission.outdated(filled_in, now)) == [
+        ("request gpu: vram 20Gi", "quarter has 40Gi")
+    ]
+    assert list(class_admission.outdated(own, now)) == []

@@ -93,6 +93,9 @@ SAMPLES = {
         "GPU-0a",
         f"!{part_of(UUID, 'GPU-0A')}",
     ),
+    "nvidia.com/numa-bind": ("true", "resource.kubernetes.io/numaNode"),
+    "hami.io/gpu-scheduler-policy": ("mutex, spread", "true"),
+    "nvidia.com/device-topology-mode": ("numa-strict", "resource.kubernetes.io/numaNode"),
     "nvidia.com/vgpu-number": ("2", "2"),
     "nvidia.com/vgpu-memory": ("1024", "1024Mi"),
     "nvidia.com/vgpu-cores": ("10", "10"),
@@ -421,9 +424,35 @@ def test_translation_is_done_once_and_leaves_what_it_does_not_know() -> None:
     (main,) = document["spec"]["containers"]
     assert main["resources"]["limits"] == {"nvidia.com/gpumems": 5, "cpu": "1"}
     assert "schedulerName" not in document["spec"]
-    assert {"hami.io/future", "tensor-fusion.ai/qos", "hami.io/gpu-scheduler-policy"} <= set(
-        annotations_of(document)
-    )
+    assert {"hami.io/future", "tensor-fusion.ai/qos"} <= set(annotations_of(document))
     before = copy.deepcopy(document)
     dialects.apply(document, dialects.translate(document, {HAMI}))
     assert {**before["metadata"]["annotations"]} == document["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "policy", "text"),
+    [
+        (HAMI, "hami.io/gpu-scheduler-policy", "binpack", "fills one card of a node after"),
+        (HAMI, "hami.io/gpu-scheduler-policy", "topology-aware", "attribute of an NVLink island"),
+        (HAMI, "hami.io/gpu-scheduler-policy", "spread", "dedicated-gpu gives cards"),
+        (VGPU, "nvidia.com/device-topology-mode", "link", "attribute of an NVLink island"),
+        (VGPU, "nvidia.com/device-topology-mode", "numa", "gpus-match with resource.kubernetes.io"),
+        (FRACTIONING, "nvidia.com/container.main.gpu-compute.mode", "mps", "enforcer decides"),
+    ],
+)
+def test_policy_without_effect_says_what_does_the_same(
+    dialect: Dialect, name: str, policy: str, text: str
+) -> None:
+    found = one(dialect, Kind.ANNOTATION, name, policy)
+
+    (said,) = (each.text for each in found.matches if each.name == name)
+    assert text in said
+    assert names.ANNOTATION_GPUS_MATCH not in found.annotations
+
+
+def test_policy_alone_asks_for_no_gpu() -> None:
+    policies = {"hami.io/gpu-scheduler-policy": "mutex", "nvidia.com/numa-bind": "true"}
+    made = {"metadata": {"annotations": policies}, "spec": {"containers": [{"name": "main"}]}}
+
+    assert dialects.translate(made, {HAMI}).annotations == {}

@@ -192,6 +192,30 @@ def test_a_claim_or_class_that_breaks_a_rule_is_refused(
     assert api.post(path, document).causes == [(field, f"FieldValue{reason}")]
 
 
+@pytest.mark.parametrize(
+    ("amounts", "field"),
+    [
+        ({"vram": "-1"}, "[vram]"),
+        ({"no such": "1"}, ""),
+        ({"a/b/c": "1"}, ""),
+        ({f"c{index}": "1" for index in range(33)}, ""),
+    ],
+)
+def test_requested_and_consumed_amounts_are_checked_from_1_38_on(amounts: Json, field: str) -> None:
+    asked = claim_document(requests=[request_document(capacity={"requests": amounts})])
+    consumed = allocation_document(result_document(consumedCapacity=amounts))
+    with served() as older, served(release=38) as newer:
+        before = [older.post(CLAIMS, asked), write(older, allocation=consumed)]
+        refused = newer.post(CLAIMS, asked)
+        newer.post(CLAIMS, claim_document())
+        status = newer.patch(STATUS, {"status": {"allocation": consumed}})
+
+    assert [reply.code for reply in before] == [201, 200]
+    assert [path for path, _ in refused.causes] == [f"{R}.exactly.capacity.requests{field}"]
+    (path,) = [path for path, _ in status.causes]
+    assert path.endswith(f"consumedCapacity{field}")
+
+
 def test_the_specs_of_claims_and_templates_are_immutable(api: Client) -> None:
     api.post(CLAIMS, claim_document())
     api.post(TEMPLATES, template_document())

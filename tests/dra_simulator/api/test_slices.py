@@ -367,6 +367,32 @@ def test_slice_is_accepted_or_refused_with_field_and_reason(spec: Json, violatio
     assert not found or any(text.startswith(violation) for text in found), found
 
 
+TWO_TERMS: Final[Json] = {"nodeSelectorTerms": [{"matchExpressions": []}] * 2}
+LONG: Final = f"1.0.{10**18}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "spec", "violation"),
+    [
+        (
+            {"nodeSelector": TWO_TERMS},
+            {"nodeName": None, "perDeviceNodeSelection": True},
+            ".nodeSelector.nodeSelectorTerms: ",
+        ),
+        ({"attributes": {"a": {"version": LONG}}}, {}, ".attributes[a].version: "),
+        ({"attributes": {"a": {"versions": [LONG]}}}, {}, ".attributes[a].versions[0]: "),
+    ],
+)
+def test_devices_are_checked_more_strictly_from_1_38_on(
+    fields: Json, spec: Json, violation: str
+) -> None:
+    document = {**slice_spec(devices=[{**plain_device(), **fields}]), **spec}
+
+    assert object_rules.violations(document, 37) == ()
+    (found,) = object_rules.violations(document, 38)
+    assert found.startswith(f"spec.devices[0]{violation}")
+
+
 @pytest.mark.parametrize("policy", [{"validValues": ["1"]}, {"validRange": {"min": "1"}}])
 @pytest.mark.parametrize("fields", [{}, {"value": None}])
 def test_capacity_without_a_value_has_nothing(policy: Json, fields: Json) -> None:

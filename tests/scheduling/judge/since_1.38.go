@@ -14,6 +14,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
+// On by default, in 1.37 only with --min-compatibility-version=1.37.
+func init() { features.FractionalCapacityRange = true }
+
 func newAllocator(ctx context.Context, each allocationCase) (structured.Allocator, error) {
 	state := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),

@@ -45,6 +45,11 @@ STALE: Final = verdicts.not_enforced(
 NO_PROCESS: Final = verdicts.unknown(
     verdicts.NO_PROCESS, "no process of the container has used its GPU yet"
 )
+CORDONED: Final = {
+    "key": "tensor-fusion.ai/cordoned",
+    "value": "fan_by_alice",
+    "effect": "NoSchedule",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,7 @@ class Card:
     xids: tuple[XidCount, ...] = field(default=())
     others: tuple[OtherCapacity, ...] = ()
     foreign: Used | None = None
+    taints: Sequence[Mapping[str, object]] = ()
 
 
 def ago(*, minutes: float = 0, seconds: float = 0) -> datetime:
@@ -219,4 +225,5 @@ def _card(card: Card, index: int) -> CardView:
         xids=card.xids,
         others=card.others,
         foreign=card.foreign,
+        taints=tuple(card.taints),
     )

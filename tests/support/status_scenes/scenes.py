@@ -23,6 +23,7 @@ from tensorfusion_dra.core.observed import (
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.status_scenes.builders import (
+    CORDONED,
     ENFORCED,
     NO_PROCESS,
     STALE,
@@ -82,7 +83,7 @@ def typical() -> NodeView:
             xids=(application,),
             others=(sessions,),
         ),
-        Card(),
+        Card(taints=(CORDONED,)),
         Card(
             tenants=(Tenant(name="llm/pretrain-0", tflops=312, gib=80, exclusive=True),),
             unhealthy=Unhealthy(worst=trouble, since=ago(minutes=18)),

@@ -1,0 +1,276 @@
+"""Amounts in the resources of containers, read as the annotations that mean the same.
+
+    containers:                              tensor-fusion.ai/vram-request: 16Gi
+    - name: train                            tensor-fusion.ai/tflops-request: "100"
+      resources:                             tensor-fusion.ai/gpu-count: "2"
+        limits:                     ->       tensor-fusion.ai/inject-container: train
+          tensor-fusion.ai/vram: 16Gi
+          tensor-fusion.ai/tflops: "100"
+          tensor-fusion.ai/gpu: "2"
+
+The webhook replaces the resources of a new pod by the annotations, and then admits it like any pod
+that has them. Several containers become `container-shares`. Whoever reads a Job's template, such as
+Kueue, still finds the resources there.
+
+Kubernetes validates a pod after its webhooks, when these resources are gone. So the rules of
+extended resources are checked here: whole numbers, limits, and requests that equal them
+(pkg/apis/core/validation). A Job's template is refused by
+the API server for the same reasons.
+
+Resources say all that a queue has to charge. Annotations may add what is no amount, such as a
+model, and limits above the amounts. Annotations that request amounts themselves are refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import dialects, pod_admission, pod_request
+from tensorfusion_dra.core.admission.dialects import Amounts
+from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY
+from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review, untyped_json
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.quantity import NANO
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, name_of
+
+Json = dict[str, Any]
+Item = Mapping[str, Any]
+
+AMOUNTS: Final = {
+    annotation.removesuffix("-request"): annotation
+    for annotation in (
+        names.ANNOTATION_TFLOPS_REQUEST,
+        names.ANNOTATION_VRAM_REQUEST,
+        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+        names.ANNOTATION_VRAM_PERCENT_REQUEST,
+    )
+}
+"""Resources that are an amount of each GPU, and the annotation that means the same."""
+_BECOMES: Final = {**AMOUNTS, names.RESOURCE_GPU: names.ANNOTATION_GPU_COUNT}
+_COMPUTE: Final = frozenset({"tensor-fusion.ai/tflops", "tensor-fusion.ai/compute-percent"})
+_MEMORY: Final = frozenset({"tensor-fusion.ai/vram", "tensor-fusion.ai/vram-percent"})
+_LIMITED: Final = {
+    names.ANNOTATION_TFLOPS_LIMIT: _COMPUTE,
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT: _COMPUTE,
+    names.ANNOTATION_VRAM_LIMIT: _MEMORY,
+}
+"""Annotations of limits. Without one of these resources, the limit would be the request as well."""
+_SAME: Final = (
+    *AMOUNTS.values(),
+    names.ANNOTATION_GPU_COUNT,
+    names.ANNOTATION_DEDICATED_GPU,
+    names.ANNOTATION_CONTAINER_SHARES,
+    names.ANNOTATION_INJECT_CONTAINER,
+)
+"""Annotations that say what resources say."""
+_PERCENT_OF: Final = {
+    "tensor-fusion.ai/tflops": "tensor-fusion.ai/compute-percent",
+    "tensor-fusion.ai/vram": "tensor-fusion.ai/vram-percent",
+}
+_UNSET: Final = frozenset({"", "0", "false"})
+_KINDS: Final = ("limits", "requests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfResources:
+    """A pod whose resources were read.
+
+    Attributes:
+        pod: The pod with annotations in their place; unchanged if it has none.
+        errors: Why they cannot be read.
+    """
+
+    pod: Item
+    errors: tuple[FieldError, ...] = ()
+
+
+def named(pod: Item) -> list[str]:
+    """Return the amounts that the resources of a pod's containers name, each once."""
+    every = (
+        name
+        for _, container in resource_claims.containers_with_paths(pod)
+        for kind in _KINDS
+        for name in map_at(container, "resources", kind)
+    )
+    return [name for name in dict.fromkeys(every) if name in AMOUNTS]
+
+
+def read(pod: Item) -> OfResources:
+    """Return the pod with annotations in place of its resources, or what is wrong with these.
+
+    In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
+    extended resource. An amount of 0 is unset.
+    """
+    names_of_pod = named(pod)
+    if not names_of_pod:
+        return OfResources(pod=pod)
+    result: Json = untyped_json.copied(dict(pod))
+    errors, asked = list[FieldError](), dict[str, Amounts]()
+    every = list(resource_claims.containers_with_paths(result))
+    if len(every) > pod_admission.MAX_CONTAINERS:
+        return OfResources(pod=pod, errors=(pod_admission.TOO_MANY_CONTAINERS,))
+    for path, container in every:
+        resources = map_at(container, "resources")
+        limits, requests = (map_at(resources, kind) for kind in _KINDS)
+        where = f"{path}.resources.limits"
+        if names.NVIDIA_GPU in {**limits, **requests}:
+            errors.append(_beside(where, names.NVIDIA_GPU, names_of_pod[0]))
+        own = {
+            name: (limits.get(name), requests.get(name))
+            for name in {**limits, **requests}
+            if name.startswith(names.ANNOTATION_PREFIX)
+            and not name.startswith(names.TENSOR_FUSION_INDEX)
+        }
+        if own.keys() <= {names.RESOURCE_GPU}:
+            continue
+        texts = {name: _refusal(name, *each) for name, each in own.items()}
+        errors += [
+            FieldError(f"{where}[{name}]", Reason.INVALID, text)
+            for name, text in texts.items()
+            if text
+        ]
+        errors += [
+            _beside(where, percent, amount)
+            for amount, percent in _PERCENT_OF.items()
+            if {amount, percent} <= own.keys()
+        ]
+        for kind, listed in (("limits", limits), ("requests", requests)):
+            if listed:
+                container["resources"][kind] = {
+                    name: text for name, text in listed.items() if name not in own
+                }
+        asked[name_of(container)] = {
+            _BECOMES[name]: str(limit)
+            for name, (limit, _) in own.items()
+            if not texts[name] and quantity.parse(limit).nano
+        }
+    asked = {name: amounts for name, amounts in asked.items() if amounts}
+    if asked and not errors:
+        errors += _said_twice(review.annotations_of(pod), asked)
+    found: Amounts = {}
+    try:
+        if asked and not errors:
+            found = dialects.of_containers(pod, asked, dict)
+    except InputError as error:
+        errors.append(FieldError("spec.containers", Reason.INVALID, str(error)))
+    if errors:
+        return OfResources(pod=pod, errors=tuple(errors))
+    if asked:
+        result.setdefault("metadata", {})["annotations"] = {
+            **review.annotations_of(pod),
+            names.ANNOTATION_DRA_ENABLED: "true",
+            **found,
+        }
+    return OfResources(pod=result)
+
+
+def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amounts]:
+    """Return annotations as resources of containers, and the annotations that are still needed.
+
+    Without resources, all of the annotations are: resources cannot say fractions of a unit, whole
+    cards, or limits of single containers.
+
+    Args:
+        pod: The pod that the annotations are for.
+        annotations: Those of a translated pod.
+    """
+    text = annotations.get(names.ANNOTATION_CONTAINER_SHARES, "{}")
+    shares = as_map(untyped_json.parse(text.encode()))
+    if not shares:
+        of_pod = {
+            name.removeprefix(names.ANNOTATION_PREFIX): text for name, text in annotations.items()
+        }
+        shares = dict.fromkeys(annotations[names.ANNOTATION_INJECT_CONTAINER].split(","), of_pod)
+    asked: dict[str, Amounts] = {}
+    rest = {name: text for name, text in annotations.items() if name not in _SAME}
+    del rest[names.ANNOTATION_DRA_ENABLED]
+    for container, found in shares.items():
+        share = as_map(shares[found] if isinstance(found, str) else found)
+        texts = {
+            name: str(share.get(becomes.removeprefix(names.ANNOTATION_PREFIX), ""))
+            for name, becomes in _BECOMES.items()
+        }
+        if LIKE_MEMORY in texts.values():
+            rest[names.ANNOTATION_COMPUTE_PERCENT_REQUEST] = LIKE_MEMORY
+        if texts[names.RESOURCE_GPU] == "1":
+            del texts[names.RESOURCE_GPU]
+        asked[container] = {
+            name: text for name, text in texts.items() if text not in {"", LIKE_MEMORY}
+        }
+    made: Json = untyped_json.copied(dict(pod))
+    made["metadata"] = {"annotations": rest}
+    for _, each in resource_claims.containers_with_paths(made):
+        each["resources"] = {"limits": asked.get(name_of(each), {})}
+    again = pod_request.parse(review.annotations_of(read(made).pod))
+    return (asked, rest) if again == pod_request.parse(annotations) else ({}, annotations)
+
+
+def _beside(where: str, name: str, other: str) -> FieldError:
+    text = f"found it beside {other}, expected one of the two"
+    return FieldError(f"{where}[{name}]", Reason.FORBIDDEN, text)
+
+
+def _refusal(name: str, limit: object, request: object) -> str:
+    """Return why a container cannot have this resource; "" if it can."""
+    if name not in _BECOMES:
+        return f"found an unknown resource, expected one of {', '.join(_BECOMES)}"
+    if limit is None:
+        return "found a request without a limit, expected both to be equal"
+    try:
+        amount = quantity.parse(limit)
+        if request is not None and quantity.parse(request) != amount:
+            return f"found {limit} and a request of {request}, expected both to be equal"
+    except DriverError as error:
+        return str(error)
+    if amount.nano % NANO or amount.nano < 0:
+        return f"found {limit}, expected a whole number, as of every extended resource"
+    return pod_request.refusal(_BECOMES[name], str(limit))
+
+
+def _said_twice(
+    annotations: Mapping[str, str], asked: Mapping[str, Amounts]
+) -> Iterator[FieldError]:
+    """Yield the annotations that a pod cannot have beside what its containers' resources ask for.
+
+    Compute that follows memory is no amount of its own, unless a container names compute.
+    """
+    named_by = {
+        container: [name for name, becomes in _BECOMES.items() if becomes in amounts]
+        for container, amounts in asked.items()
+    }
+    container, (first, *_) = next(iter(named_by.items()))
+    without = {
+        limit: [one for one, each in named_by.items() if either.isdisjoint(each)]
+        for limit, either in _LIMITED.items()
+    }
+    follows = annotations.get(names.ANNOTATION_COMPUTE_PERCENT_REQUEST) == LIKE_MEMORY and len(
+        without[names.ANNOTATION_COMPUTE_PERCENT_LIMIT]
+    ) == len(asked)
+    counts = {amounts.get(names.ANNOTATION_GPU_COUNT, "1") for amounts in asked.values()}
+    same = {name: text for name, text in annotations.items() if name in _SAME}
+    if follows:
+        del same[names.ANNOTATION_COMPUTE_PERCENT_REQUEST]
+    if {same.get(names.ANNOTATION_GPU_COUNT)} == counts == {"1"}:
+        del same[names.ANNOTATION_GPU_COUNT]
+    expected = {name: "only one of the two" for name, text in same.items() if text not in _UNSET}
+    if annotations.get(names.ANNOTATION_DRA_ENABLED) == "false":
+        expected[names.ANNOTATION_DRA_ENABLED] = "only one of the two"
+    if annotations.get(names.ANNOTATION_ISOLATION) == Isolation.SHARED:
+        expected[names.ANNOTATION_ISOLATION] = "another one: it gives whole GPUs, without limits"
+    for limit, either in _LIMITED.items():
+        is_set = annotations.get(limit, "0") not in _UNSET
+        if is_set and without[limit] and not (follows and either is _COMPUTE):
+            expected[limit] = (
+                f"{' or '.join(sorted(either))} in the resources of container "
+                f"{printable.first(without[limit])}, since a limit alone is the request as well"
+            )
+    for name, text in expected.items():
+        yield FieldError(
+            pod_request.path_of(name),
+            Reason.FORBIDDEN,
+            f"found {annotations[name][:80]!r} beside {first} in the resources of container "
+            f"{container}, expected {text}",
+        )

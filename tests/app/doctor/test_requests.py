@@ -1,0 +1,166 @@
+"""Checks of how pods request GPUs: resources of containers, and templates of claims."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.doctor import requests
+from tensorfusion_dra.app.doctor.checks import CheckFunction, Context, Place
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.finding import Level
+from tests.app.doctor.here import context
+from tests.support import findings
+from tests.support.builders.classes import share_class
+from tests.support.builders.pods import container_document, pod_document
+from tests.support.canned_api import CannedApi, served
+from tests.support.findings import Expected
+
+Json = dict[str, Any]
+Here = Callable[..., Context]
+
+PODS = "GET /api/v1/pods"
+RANGES = "GET /api/v1/limitranges"
+CLASSES = "GET /apis/resource.k8s.io/v1/deviceclasses"
+TEMPLATES = "GET /apis/resource.k8s.io/v1/resourceclaimtemplates"
+WEBHOOKS = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+ASKING = container_document(resources={"limits": {"tensor-fusion.ai/vram": "16Gi"}})
+QUARTER = share_class("quarter", requests={"vram": "20Gi"})
+
+
+@pytest.fixture
+def canned() -> Iterator[CannedApi]:
+    with served({}) as api:
+        yield api
+
+
+@pytest.fixture
+def here(canned: CannedApi, tmp_path: Path) -> Here:
+    kubeconfig = canned.kubeconfig(tmp_path / "kubeconfig")
+    return lambda: context(tmp_path, api=Api(kubeconfig), place=Place.WORKSTATION)
+
+
+def items(*found: Json) -> Json:
+    return {"items": list(found)}
+
+
+def of_class(name: str, extended: str) -> Json:
+    return {"metadata": {"name": name}, "spec": {"extendedResourceName": extended}}
+
+
+def limit_range(**defaults: Json) -> Json:
+    metadata = {"namespace": "team-a", "name": "defaults"}
+    return {"metadata": metadata, "spec": {"limits": [{"type": "Container", **defaults}]}}
+
+
+def template(metadata: Json | None = None, **exactly: Any) -> Json:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "quarter", **exactly}}
+    return {
+        "metadata": {"namespace": "team-a", "name": "share", **(metadata or {})},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+FILLED: Json = {"annotations": {names.ANNOTATION_FILLED: "true"}}
+QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
+
+
+@pytest.mark.parametrize(
+    ("check", "answers", "expected"),
+    [
+        (requests.classes, {CLASSES: items(of_class("a", names.RESOURCE_GPU))}, []),
+        (
+            requests.classes,
+            {CLASSES: items(of_class("a", "tensor-fusion.ai/vram"))},
+            [(Level.PROBLEM, "DeviceClass a: extendedResourceName is tensor-fusion.ai/vram")],
+        ),
+        (requests.ranges, {RANGES: items(limit_range(default={"cpu": "1"}))}, []),
+        *(
+            (
+                requests.ranges,
+                {RANGES: items(limit_range(**{kind: {name: "1"}}))},
+                [(Level.WARNING, f"LimitRange team-a/defaults: gives {name} to every container")],
+            )
+            for kind in ("default", "defaultRequest")
+            for name in ("tensor-fusion.ai/vram", names.RESOURCE_GPU)
+        ),
+        (requests.waiting, {PODS: items(pod_document({}))}, []),
+        (
+            requests.waiting,
+            {PODS: items(pod_document({}, ASKING), pod_document({}))},
+            [
+                (
+                    Level.PROBLEM,
+                    "extended resource tensor-fusion.ai/vram: no node has it, and the webhook is "
+                    "not installed. These pods wait with Insufficient tensor-fusion.ai/vram: "
+                    "team-a/train",
+                )
+            ],
+        ),
+        (
+            requests.waiting,
+            {
+                PODS: items(pod_document({}, ASKING)),
+                WEBHOOKS: items({"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}),
+            },
+            [(Level.PROBLEM, "the webhook did not replace it by a claim")],
+        ),
+        (requests.queued, {PODS: items(pod_document({}))}, []),
+        (
+            requests.queued,
+            {PODS: items(QUEUED)},
+            [(Level.WARNING, "team-a/train: Kueue reads tensor-fusion-gpu-template, which names")],
+        ),
+        (requests.templates, {CLASSES: items(QUARTER), TEMPLATES: items()}, []),
+        (
+            requests.templates,
+            {CLASSES: items(QUARTER), TEMPLATES: items(template())},
+            [(Level.NOTE, "ResourceClaimTemplate team-a/share: names no amounts")],
+        ),
+        (
+            requests.templates,
+            {
+                CLASSES: items(QUARTER),
+                TEMPLATES: items(template({"labels": {names.LABEL_FILL_AMOUNTS: "false"}})),
+            },
+            [],
+        ),
+        (
+            requests.templates,
+            {
+                CLASSES: items(QUARTER),
+                TEMPLATES: items(template(FILLED, capacity={"requests": {"vram": "10Gi"}})),
+            },
+            [(Level.WARNING, "before its class was changed: request gpu: vram 10Gi; quarter has")],
+        ),
+        (
+            requests.templates,
+            {
+                CLASSES: items(QUARTER),
+                TEMPLATES: items(template(capacity={"requests": {"vram": "10Gi"}})),
+            },
+            [],
+        ),
+    ],
+)
+def test_requests(
+    canned: CannedApi,
+    here: Here,
+    check: CheckFunction,
+    answers: Json,
+    expected: list[Expected],
+) -> None:
+    canned.answers |= answers
+
+    findings.check(check(here()), expected)
+
+
+def test_only_pods_that_wait_or_are_queued_are_read(canned: CannedApi, here: Here) -> None:
+    canned.answers |= {PODS: items()}
+
+    assert [*requests.waiting(here()), *requests.queued(here())] == []
+    asked = [target for target, _ in canned.requests if target.startswith(PODS)]
+    assert ["fieldSelector=status.phase%3DPending" in asked[0]] == [True]
+    assert ["labelSelector=kueue.x-k8s.io%2Fmanaged%3Dtrue" in asked[1]] == [True]

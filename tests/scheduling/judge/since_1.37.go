@@ -1,5 +1,0 @@
-//go:build !release36
-
-package main
-
-func init() { features.FractionalCapacityRange = true }
