@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
+from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
-from tensorfusion_dra.core.devices import health
+from tensorfusion_dra.core.devices import cordon, health
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation, LostCard
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, KnownCards
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_DEVICE_TAINTS
@@ -75,6 +78,23 @@ def put_partition_claim(node: Setup, name: str, *results: Any, **parameters: Any
         {"source": "FromClass", "opaque": {"driver": names.DRIVER, "parameters": of_class}}
     ]
     return ref
+
+
+@pytest.mark.parametrize("size", ["4Gi", "9728Mi", "16Gi"])
+def test_resize_of_a_partition_is_refused(node: Setup, size: str) -> None:
+    ref = put_partition_claim(node, "a")
+    record = node.prepared(ref)
+    node.annotate(ref, vram_limit=size)
+    catalog = node.catalog.current()
+    assert catalog is not None
+    stored = claim_rules.allocated(ref, node.claims.stored[str(ref)])
+
+    changed, found = resize.of_claim(record, stored, node.rules, catalog.by_name())
+
+    assert changed == record
+    reason, text = found.outcome(changed.shares[0])
+    assert reason == resize.REFUSED
+    assert text.startswith("vram: a partition's limits are kept by hardware; ")
 
 
 def edits_of(node: Setup, ref: ClaimRef) -> dict[str, Any]:
@@ -218,6 +238,21 @@ def test_partitions_are_published_with_their_taint_or_not_at_all(is_dropped: boo
     left_out = [each for each in logs if each["event"] == "partitions_not_published"]
     assert len(left_out) == is_dropped
     assert node.slices.writes == [f"create {SLICE}"]
+
+
+def test_partition_is_cordoned_by_its_own_name() -> None:
+    node = Published(SlicesInMemory())
+    taint = cordon.taint("alice", "fan", evicts=False, since=datetime(2026, 3, 1, tzinfo=UTC))
+    node.cards.set_cordoned(cordon.of_node({names.CORDON_PREFIX + FIRST: cordon.annotation(taint)}))
+
+    node.publish()
+
+    found = {
+        each["name"]: [one["key"] for one in each.get("taints", ())]
+        for each in node.slices.items[SLICE]["spec"]["devices"]
+    }
+    assert sorted(found.pop(FIRST)) == [names.TAINT_CORDONED, names.TAINT_PARTITION]
+    assert found == {CARD.uuid.lower(): [], SECOND: [names.TAINT_PARTITION]}
 
 
 def test_another_server_is_asked_again_whether_it_keeps_taints() -> None:

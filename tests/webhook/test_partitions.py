@@ -1,5 +1,6 @@
 """Admission of pods and claims that ask for partitions of cards in MIG mode, and of all others."""
 
+import json
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def slice_of(*cards: Any, virtual: bool = False) -> Json:
 class Cluster:
     """A cluster with a shared card and one that is divided in seven; the webhook's rules."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Json = OWN) -> None:
         parts = [partition(number, card=1) for number in range(7)]
         self.pods, self.slices = PodsInMemory(), SlicesInMemory(slice_of(gpu(0), *parts))
         self.admission = AdmissionRules(
@@ -49,7 +50,7 @@ class Cluster:
             templates=ObjectsInMemory(),
             pods=self.pods,
             slices=self.slices,
-            classes=ObjectsInMemory(CLASS, OWN, SHARES),
+            classes=ObjectsInMemory(CLASS, own, SHARES),
             scheduler="default-scheduler",
             virtual=False,
             keeps_cards_apart=lambda _: True,
@@ -158,6 +159,94 @@ def test_what_no_single_partition_is_is_refused(
 
     assert annotation in found
     assert "beside isolation partitioned, expected amounts of a single partition" in found
+
+
+@pytest.mark.parametrize("other", ["dedicated-gpu", "vram-percent-request"])
+def test_shares_of_all_containers_are_of_a_partition(cluster: Cluster, other: str) -> None:
+    value = "true" if other == "dedicated-gpu" else "9"
+    shares = json.dumps({"c0": {"vram-request": "8Gi"}, "c1": {other: value}})
+    pod = of_resources({}, {})
+    pod["metadata"]["annotations"] |= pod_annotations(dra_enabled="true", container_shares=shares)
+
+    (found,) = errors(cluster.admission.pod(review_of(pod)))
+
+    where = f"metadata.annotations[{names.ANNOTATION_CONTAINER_SHARES}]: found 'tensor-fusion.ai/"
+    assert found.startswith(f"{where}{other}' beside isolation partitioned")
+
+
+def of_resources(*containers: dict[str, str]) -> Json:
+    """Return a pod with isolation partitioned whose containers name these amounts."""
+    pod = pod_document(pod_annotations(isolation="partitioned"))
+    pod["spec"]["containers"] = [
+        {
+            "name": f"c{place}",
+            "resources": {
+                "limits": {f"tensor-fusion.ai/{name}": text for name, text in each.items()}
+            },
+        }
+        for place, each in enumerate(containers)
+    ]
+    return pod
+
+
+def test_resources_of_containers_ask_for_a_partition_each(cluster: Cluster) -> None:
+    pod = of_resources({"vram": "8Gi", "tflops": "10", "gpu": "1"}, {"vram": "4Gi"})
+
+    admitted = cluster.admission.pod(review_of(pod))
+    alone = cluster.admission.pod(review_of(of_resources({"vram": "8Gi"})))
+
+    assert (errors(admitted), errors(alone)) == ([], [])
+    assert asked(cluster.claim_of(admitted)) == [(names.PARTITION_CLASS, True)] * 2
+    filled = cluster.claim_of(alone)
+    assert asked(filled) == [(names.PARTITION_CLASS, True)]
+    (request,) = changed(filled)["spec"]["devices"]["requests"]
+    assert request["exactly"]["capacity"]["requests"] == {"vram": "8Gi"}
+
+
+@pytest.mark.parametrize(
+    "more", [{"gpu": "2"}, {"vram-percent": "25"}, {"compute-percent": "25"}, {"tflops": "1.5"}]
+)
+def test_resources_that_no_single_partition_is_are_refused_by_name(
+    cluster: Cluster, more: dict[str, str]
+) -> None:
+    ((name, text),) = more.items()
+    beside = {"tflops": "10"} if name == "vram-percent" else {"vram": "8Gi"}
+
+    (found,) = errors(cluster.admission.pod(review_of(of_resources({**beside, **more}))))
+
+    where = f"spec.containers[0].resources.limits[tensor-fusion.ai/{name}]: found {text}"
+    reason = ", expected a whole number" if name == "tflops" else " beside isolation partitioned"
+    assert found.startswith(f"{where}{reason}")
+
+
+def test_template_gets_only_what_its_class_for_partitions_names() -> None:
+    whole, amounts = (
+        Cluster(),
+        share_class("tenth", isolation="partitioned", requests={"vram": "8Gi"}),
+    )
+    with_amounts = Cluster(amounts)
+
+    found = [
+        each.admission.template(review_of(template_of(name)))
+        for each, name in (
+            (whole, names.PARTITION_CLASS),
+            (whole, "tenth"),
+            (with_amounts, "tenth"),
+        )
+    ]
+
+    assert [each.changed for each in found[:2]] == [None, None]
+    (request,) = changed(found[2])["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["capacity"]["requests"] == {"vram": "8Gi"}
+
+
+def template_of(name: str) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "part", "namespace": "team-a"},
+        "spec": {"spec": claim(name)["spec"]},
+    }
 
 
 def test_pod_is_warned_of_partitions_that_no_node_has(cluster: Cluster) -> None:

@@ -42,6 +42,8 @@ TOO_MANY_CONTAINERS: Final = FieldError(
     Reason.TOO_MANY,
     f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share",
 )
+PARTITION_NEEDS: Final = "amounts of a single partition: CUDA shows a process no more than one"
+"""What a pod with isolation `partitioned` may ask for."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -239,18 +241,20 @@ def _of_isolation(
             Reason.FORBIDDEN,
             f"found hard, expected {hard_needs}",
         )
+    every = wanted.of_containers or (wanted,)
     unfit = {
         names.ANNOTATION_GPU_COUNT: wanted.count > 1,
-        names.ANNOTATION_DEDICATED_GPU: wanted.whole,
-        **dict.fromkeys(wanted.percentages, True),
+        names.ANNOTATION_DEDICATED_GPU: any(each.whole for each in every),
+        **{percentage: True for each in every for percentage in each.percentages},
     }
     for annotation, is_found in unfit.items():
         if is_found and wanted.is_partitioned:
+            is_of_pod = annotation in annotations
             yield FieldError(
-                pod_request.path_of(annotation),
+                pod_request.path_of(annotation if is_of_pod else names.ANNOTATION_CONTAINER_SHARES),
                 Reason.INVALID,
-                f"found {annotations.get(annotation, '')[:80]!r} beside isolation partitioned, "
-                "expected amounts of a single partition: CUDA shows a process no more than one",
+                f"found {annotations.get(annotation, annotation)[:80]!r} beside isolation "
+                f"partitioned, expected {PARTITION_NEEDS}",
             )
 
 
