@@ -122,7 +122,7 @@ def test_chart_translates_the_chosen_dialects_and_none_by_default(chosen: list[s
     found = helm.one(helm.render({"webhook": values}), "MutatingWebhookConfiguration")
 
     names = [entry["name"].partition(".")[0] for entry in found["webhooks"]]
-    assert names == [*chosen, "pods", "claims", "changed-limits"]
+    assert names == [*chosen, "pods", "claims", "templates", "changed-limits"]
 
 
 @pytest.mark.process

@@ -458,7 +458,7 @@ EDITED: Final = {**AMOUNT, names.ANNOTATION_GPU_MODEL: "A100"}
 UNKNOWN: Final = {"tensor-fusion.ai/vram": "16Gi"}
 READ_ONCE: Final = {
     text for name, text in vars(names).items() if name.startswith("ANNOTATION_")
-} - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
+} - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL, names.ANNOTATION_FILLED}
 """The annotations of pods."""
 
 
