@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, verdicts
+from tensorfusion_dra.core.claims import cdi, share_policy, verdicts
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import device as device_facts
@@ -295,7 +295,7 @@ def check_enforcer(
     for example, may_refuse in _EXAMPLES:
         _check_claim(first, second, example, limits_of, may_refuse=may_refuse)
     fixed = {Isolation.SHARED, *first.facts.fixed_memory}
-    for isolation in (each for each in Isolation if each not in fixed):
+    for isolation in (each for each in share_policy.OF_CARDS if each not in fixed):
         for limit in _LENT:
             lent = share(isolation=isolation, limit=limit, wanted_vram_bytes=80 * GIB)
             if isolation in first.facts.fixed_compute:

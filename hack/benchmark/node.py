@@ -36,7 +36,8 @@ class BareNode(SimulatedCluster):
         self.server.start()
         self.client = Client(self.server.url)
         self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(CLASSES, cluster.device_class())
+        for each in cluster.device_classes():
+            self.client.create(CLASSES, each)
         metadata = {"name": self.node_name}
         self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 

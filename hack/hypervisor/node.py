@@ -193,7 +193,8 @@ def new_files_removed(folders: Sequence[Path]) -> Iterator[None]:
 def device_class() -> Iterator[None]:
     """Give the cluster the driver's DeviceClass during the block; one that it has stays."""
     manifests = (ROOT / "daemonset" / "install" / "simulated.yaml").read_text().split("\n---\n")
-    (manifest,) = (each for each in manifests if "\nkind: DeviceClass\n" in each)
+    start = f"\nkind: DeviceClass\nmetadata:\n  name: {DEVICE_CLASS}\n"
+    (manifest,) = (each for each in manifests if start in each)
     if kubectl("get", "deviceclass", DEVICE_CLASS, "--ignore-not-found", "-o", "name"):
         yield
         return

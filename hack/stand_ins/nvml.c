@@ -12,7 +12,7 @@
  * As in the real library, the cards are counted when NVML is initialised, and not again until it is
  * shut down as often as it was initialised.
  *
- * Events are the lines `<card> <type> <data>` that are added to the file <file>.events while there
+ * Events are the lines `<card> <type> <data> [GPU instance]` that are added to the file <file>.events while there
  * is an event set. The query `events` of a card is the mask of types that it supports; `event_wait`
  * of the system is queried before each wait.
  *
@@ -24,7 +24,12 @@
  * <cgroup>` for this cgroup and those above; `set_limits` and `get_limits` make a call fail. A limit below
  * the use is refused by misc and silently dropped by dmem.
  *
- * Processes are also lines `<card> <list> <pid> <number>` of <file>.processes. A list is compute, graphics
+ * In MIG mode a card has as many partitions as its query `partitions` says. Queries about partition 1 of
+ * card 0 have the scope 0.1; `instances` is the number of its GPU instance and of its compute instance,
+ * `attributes` are its multiprocessors and MiB.
+ * The query `profile4` of a card has the multiprocessors of a GPU instance of NVML's profile 4.
+ *
+ * Processes are also lines `<scope> <list> <pid> <number>` of <file>.processes. A list is compute, graphics
  * or mps, with bytes, or utilization, with percent; a query of that name makes its call fail.
  *
  * With the query `threads` of the system, only that many threads may call; calls from others return
@@ -57,11 +62,13 @@ enum {
     OPERATING_SYSTEM = 17,
     UNKNOWN = 999,
 };
+enum { MAX_PARTITIONS = 8, MAX_SCOPE = 16 };
 enum { MAX_THREADS = 16, MAX_LISTED = 1024, MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int Return;
-typedef struct { int index; } *Device; /* index: of the card in the file */
+/* index: of the card in the file; partition: its number and one, 0 for the card itself */
+typedef struct { int index, partition; } Handle, *Device;
 
 typedef struct {
     char bus_id_legacy[16];
@@ -92,7 +99,8 @@ static Machine machine;
 static int started, control;
 static unsigned counted;
 static long threads[MAX_THREADS];
-static int cards[MAX_CARDS], is_open[MAX_CARDS];
+static Handle handles[MAX_CARDS][1 + MAX_PARTITIONS];
+static int is_open[MAX_CARDS];
 
 /* Under the lock. */
 static int is_known_thread(void)
@@ -131,16 +139,24 @@ static void write_open(void)
         fclose(file);
 }
 
-/* Returns the answer to a query of a card, or of the system without one. */
+static void write_scope(Device device, char *scope)
+{
+    if (device->partition)
+        snprintf(scope, MAX_SCOPE, "%d.%d", device->index, device->partition - 1);
+    else
+        snprintf(scope, MAX_SCOPE, "%d", device->index);
+}
+
+/* Returns the answer to a query of a card or partition, or of the system without one. */
 static Return ask(Device device, const char *query, char *answer)
 {
-    char scope[16] = "system";
+    char scope[MAX_SCOPE] = "system";
     int known, found;
 
     if (!started)
         return UNINITIALIZED;
     if (device)
-        snprintf(scope, sizeof scope, "%d", device->index);
+        write_scope(device, scope);
     pthread_mutex_lock(&lock);
     known = is_known_thread();
     found = machine_find(&machine, scope, query, answer);
@@ -268,13 +284,13 @@ EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
         return INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
     card = index < (unsigned)machine.visible_count ? machine.visible[index] : (int)index;
-    cards[card] = card;
+    handles[card][0].index = card;
     if (started && !is_open[card]) {
         is_open[card] = 1;
         write_open();
     }
     pthread_mutex_unlock(&lock);
-    *device = (Device)&cards[card];
+    *device = &handles[card][0];
     return failure(*device, "handle");
 }
 
@@ -408,11 +424,11 @@ static Return list(Device device, const char *query, unsigned *room, ProcessInfo
     ProcessInfoV3 info = {.instance = ~0u, .compute = ~0u};
     Return result = failure(device, query);
     unsigned count = 0;
-    char name[32];
-    int index;
+    char name[32], scope[MAX_SCOPE], own[MAX_SCOPE];
 
-    while (file && fscanf(file, "%d %31s %u %llu\n", &index, name, &info.pid, &info.number) == 4)
-        if (index == device->index && strcmp(name, query) == 0 && count++ < *room)
+    write_scope(device, own);
+    while (file && fscanf(file, "%15s %31s %u %llu\n", scope, name, &info.pid, &info.number) == 4)
+        if (strcmp(scope, own) == 0 && strcmp(name, query) == 0 && count++ < *room)
             infos[count - 1] = info;
     if (file)
         fclose(file);
@@ -496,14 +512,17 @@ EXPORT Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, 
 
 static int next_event(EventSet set, EventData *event)
 {
+    char line[MAX_ANSWER];
     int index;
 
     if (!set->file)
         return 0;
     clearerr(set->file); /* it may have grown */
-    while (fscanf(set->file, "%d %llu %llu\n", &index, &event->type, &event->data) == 3)
-        if (set->types[index] & event->type) {
-            event->device = (Device)&cards[index];
+    event->gpu_instance = event->compute_instance = ~0u;
+    while (fgets(line, sizeof line, set->file))
+        if (sscanf(line, "%d %llu %llu %u", &index, &event->type, &event->data,
+                   &event->gpu_instance) >= 3 && set->types[index] & event->type) {
+            event->device = &handles[index][0];
             return 1;
         }
     return 0;
@@ -555,6 +574,54 @@ EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
 EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
 {
     return ask_values(device, "mig", "%u %u", current, pending);
+}
+
+/* As in the real library, the numbers of partitions have gaps. */
+EXPORT Return nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count)
+{
+    return ask_values(device, "partitions", "%u", count);
+}
+
+EXPORT Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *partition)
+{
+    char uuid[MAX_ANSWER];
+    Return result;
+
+    if (index >= MAX_PARTITIONS)
+        return INVALID_ARGUMENT;
+    *partition = &handles[device->index][1 + index];
+    **partition = (Handle){device->index, 1 + (int)index};
+    result = ask(*partition, "uuid", uuid);
+    return result == NOT_SUPPORTED ? NOT_FOUND : result;
+}
+
+EXPORT Return nvmlDeviceGetGpuInstanceId(Device device, unsigned *id)
+{
+    return ask_values(device, "instances", "%u", id);
+}
+
+EXPORT Return nvmlDeviceGetComputeInstanceId(Device device, unsigned *id)
+{
+    return ask_values(device, "instances", "%*u %u", id);
+}
+
+typedef struct { unsigned multiprocessors, engines[5], slices[2]; unsigned long long mib; } Attributes;
+
+EXPORT Return nvmlDeviceGetAttributes_v2(Device device, Attributes *attributes)
+{
+    *attributes = (Attributes){0};
+    return ask_values(device, "attributes", "%u %llu", &attributes->multiprocessors, &attributes->mib);
+}
+
+typedef struct { unsigned id, p2p, slices, instances, multiprocessors, engines[5]; unsigned long long mib; } Profile;
+
+EXPORT Return nvmlDeviceGetGpuInstanceProfileInfo(Device device, unsigned profile, Profile *info)
+{
+    char query[32];
+
+    *info = (Profile){0};
+    snprintf(query, sizeof query, "profile%u", profile);
+    return ask_values(device, query, "%u", &info->multiprocessors);
 }
 
 typedef struct { const char *group; unsigned long long soft, hard, used; } Limits;

@@ -13,12 +13,14 @@ from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.devices.gpu import is_partition
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import devices
 from tensorfusion_dra.scheduling.devices import Holder, PublishedDevice
 
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_MODEL: Final = (names.ATTR_MODEL, names.ATTR_PARTITION)
 _MIN_SECONDS: Final = 1.0
 _MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -254,7 +256,7 @@ def _lines(
         [
             card.node or "-",
             short[card.device.id.device],
-            _attribute(card, names.ATTR_MODEL) or "-",
+            " ".join(_attribute(card, each) for each in _MODEL).strip() or "-",
             *(_divided(card, name) for name in _COLUMNS),
             len(card.holders),
             _health(card),
@@ -320,17 +322,21 @@ def _summary(cards: Sequence[_Card]) -> str:
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
-    tainted = sum(card.device.is_tainted for card in published)
     gone = len(cards) - len(published)
+    partitions = [card for card in published if is_partition(card.device.id.device)]
+    published = [card for card in published if card not in partitions]
+    tainted = sum(card.device.is_tainted for card in published)
     counted = (_plural(nodes, "node"), _plural(len(published), "GPU"), _plural(shares, "share"))
     parts = [", ".join(counted), *free]
     parts += [f"{_plural(tainted, 'GPU')} tainted, not counted as free"] if tainted else []
+    unused = sum(not card.holders for card in partitions)
+    parts += [f"{_plural(len(partitions), 'partition')}, {unused} unused"] if partitions else []
     parts += [f"{_plural(gone, 'GPU')} gone, but held by claims"] if gone else []
     return "; ".join(parts)
 
 
 def _totals(found: Iterable[_Card]) -> dict[str, _Amount]:
-    """Return the sums over all cards that may be allocated, by capacity."""
+    """Return the sums over all cards that may be allocated, by capacity; no partitions."""
     sums: dict[str, _Amount] = {}
     for card in found:
         for name, amount in card.amounts.items() if not card.device.is_tainted else ():
@@ -378,9 +384,8 @@ def _health(card: _Card) -> str:
     if not card.is_published:
         return "gone"
     phase = _attribute(card, names.ATTR_PHASE)
-    return ", ".join(map(str, card.device.taints)) or (
-        "ok" if phase in ("", names.PHASE_RUNNING) else phase
-    )
+    taints = (str(each) for each in card.device.taints if each.key != names.TAINT_PARTITION)
+    return ", ".join(taints) or ("ok" if phase in ("", names.PHASE_RUNNING) else phase)
 
 
 def _attribute(card: _Card, name: str) -> str:

@@ -6,6 +6,8 @@ DRIVER: Final = "tensor-fusion.ai.dra-driver"
 """ResourceSlice.spec.driver and the name given to the kubelet (user guide, 6.1.1)."""
 
 DEVICE_CLASS: Final = "tensor-fusion.ai"
+PARTITION_CLASS: Final = "partition.tensor-fusion.ai"
+"""The partitions of cards in MIG mode, which claims of the other class do not get."""
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
 LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
@@ -118,6 +120,8 @@ ATTR_DRIVER_VERSION: Final = "driver_version"
 ATTR_ENFORCER: Final = "enforcer"
 ATTR_ENFORCES_COMPUTE: Final = "enforcesCompute"
 ATTR_ENFORCES_MEMORY: Final = "enforcesMemory"
+ATTR_PARTITION: Final = "partition"
+ATTR_PARENT_UUID: Final = "parent_uuid"
 
 # Kubernetes' own attributes; absent where the node does not report them, so that matchAttribute
 # treats the device as not matching (deviceattribute package; KEP-6072 for the NUMA node).
@@ -143,6 +147,9 @@ TAINT_CORDONED: Final = "tensor-fusion.ai/cordoned"
 """Key of the taint of a device that an administrator took out of service."""
 CORDON_PREFIX: Final = "cordon.tensor-fusion.ai/"
 """Prefix of a Node's annotation that takes the device of the rest of its name out of service."""
+
+TAINT_PARTITION: Final = "tensor-fusion.ai/partition"
+"""Key of the taint of every partition; only requests for partitions tolerate it."""
 
 # Conditions of a device in a claim's status, for which the scheduler waits (KEP-5007).
 BINDING_READY: Final = "tensor-fusion.ai/enforcer-ready"
@@ -251,6 +258,9 @@ METADATA_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resour
 METADATA_KIND: Final = "DeviceMetadata"
 METADATA_FOLDER: Final = "dra-device-metadata"
 """On the host, in the driver's own folder."""
+
+CAPABILITIES_FOLDER: Final = "nvidia-caps"
+"""Below /dev: a node for each instance that a card in MIG mode may have."""
 
 ENV_NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_VISIBLE_DEVICES_VOID: Final = "void"

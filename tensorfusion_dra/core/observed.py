@@ -376,7 +376,7 @@ def cards(
                 consumed=_consumed(device, shares, total),
                 unhealthy=unhealthy.get(device.name),
                 is_absent=device.name in absent,
-                xids=tuple(xids.get(device.gpu.uuid, ())),
+                xids=tuple(xids.get(device.gpu.card_uuid, ())),
                 others=tuple(
                     OtherCapacity(
                         name=name,
@@ -537,7 +537,7 @@ def _card_json(card: CardView) -> Json:
         "device": _text(card.device.name),
         "uuid": _text(gpu.uuid),
         "index": gpu.index,
-        "productName": _text(gpu.product_name),
+        "productName": _text(f"{gpu.product_name} {gpu.partition}".strip()),
         "model": _text(gpu.model),
         "driverVersion": _text(gpu.driver_version),
         "pciBusID": _text(gpu.pci_bus_id or ""),

@@ -103,13 +103,18 @@ class HostDeviceNodes:
         of_driver = self._driver_root / "dev"
         return of_driver if (of_driver / _CONTROL).is_char_device() else _DEV
 
-    def of_card(self, minor: int) -> tuple[str, ...]:
-        """Return the paths on the host of a card's own nodes.
+    def of_card(self, minor: int, capability_minors: Sequence[int] = ()) -> tuple[str, ...]:
+        """Return the paths on the host of a card's own nodes, and of those for a partition.
+
+        Those of a partition made later may not be in this process's /dev, so only the runtime looks
+        for them.
 
         Raises:
             RetryableError: A node is missing or not a character device.
         """
-        return (self._required(self.folder() / f"nvidia{minor}"),)
+        folder = self.folder() / names.CAPABILITIES_FOLDER
+        nodes = (self._on_host(folder / f"nvidia-cap{number}") for number in capability_minors)
+        return (self._required(self.folder() / f"nvidia{minor}"), *nodes)
 
     def common(self) -> tuple[str, ...]:
         """Return the paths on the host of the nodes that every container with a card needs.
@@ -135,7 +140,7 @@ class HostDeviceNodes:
 
     def _on_host(self, path: Path) -> str:
         is_own = self._chosen is None and path.is_relative_to(self._driver_root / "dev")
-        return str(self._root_on_host / "dev" / path.name if is_own else path)
+        return str(self._root_on_host / path.relative_to(self._driver_root) if is_own else path)
 
 
 class HostDriverFiles:

@@ -5,11 +5,19 @@ that a simulated card is published or left out exactly like a real one.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, TypeVar
 
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard, device_name
+from tensorfusion_dra.core.devices.gpu import (
+    Gpu,
+    Inventory,
+    LeftOut,
+    LostCard,
+    device_name,
+    is_partition,
+)
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import models
@@ -63,10 +71,39 @@ ARCHITECTURES: Final = {
     13: "Rubin",
 }
 
+_CORES: Final = {(8, 0): 64, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
+"""CUDA cores of one multiprocessor, by compute capability, of cards that can be in MIG mode."""
+_NO_PARTITIONS: Final = (
+    "MIG mode is on without instances, expected some (nvidia-smi mig -cgi ... -C), or MIG mode off "
+    "(nvidia-smi -mig 0)"
+)
+
 _BUS_ID = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[0-9a-f]{2})\.(?P<function>[0-7])",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswers:
+    """NVML's raw answers about one partition of a card in MIG mode.
+
+    Attributes:
+        uuid: ``MIG-8f3a...``; drivers before 470 have another form.
+        profile: The end of its name, such as ``1g.10gb``.
+        amounts: Multiprocessors, and MiB of memory.
+        largest: Multiprocessors of the largest GPU instance that the card can have; 0 if unknown.
+        gpu_instance: Number of its GPU instance.
+        capability_minors: Minor numbers for its GPU instance and compute instance; fewer if the
+            driver lists none.
+    """
+
+    uuid: str | Refusal
+    profile: str | Refusal
+    amounts: tuple[int, int] | Refusal
+    largest: int
+    gpu_instance: int | Refusal
+    capability_minors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +120,7 @@ class GpuAnswers:
         mig_mode: Current and pending mode; 1 is on.
         cores: Number of CUDA cores.
         recovery_action: nvmlDeviceGpuRecoveryAction_t; older drivers do not report it.
+        partitions: Of a card in MIG mode.
     """
 
     index: int
@@ -100,6 +138,7 @@ class GpuAnswers:
     cores: int | Refusal
     max_sm_clock_mhz: int | Refusal
     recovery_action: int | Refusal
+    partitions: tuple[PartitionAnswers, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +178,8 @@ def inventory(
 ) -> Inventory:
     """Return the cards that can be published, and the reason for each card that cannot.
 
+    In place of a card in MIG mode, its partitions are published.
+
     Args:
         rate: Returns the compute of a card; None if it is unknown.
         place: Returns the place of the card with this PCI bus ID (``dddd:bb:ss.f``).
@@ -168,12 +209,17 @@ def inventory(
                     )
                 )
         else:
-            gpus.append(_gpu(answers, recording, rating, place, simulated=simulated))
-    recovery = {
+            card = _gpu(answers, recording, rating, place, simulated=simulated)
+            of_card, refused = _partitions(card, answers)
+            gpus += of_card if answers.partitions else [card]
+            left_out += refused
+    actions = {
         known(answers.uuid) or "": answers.recovery_action
         for answers in recording.gpus
         if isinstance(answers.recovery_action, int)
     }
+    of_cards = {gpu.uuid: gpu.card_uuid for gpu in gpus if gpu.card_uuid in actions}
+    recovery = actions | {uuid: actions[card] for uuid, card in of_cards.items()}
     return Inventory(
         gpus=tuple(gpus), left_out=tuple(left_out), lost=tuple(lost), recovery=recovery
     )
@@ -186,7 +232,8 @@ def _unusable(answers: GpuAnswers) -> str | None:
     if isinstance(answers.uuid, Refusal) or any(name_rules.label("", device_name(answers.uuid))):
         return f"uuid: found {answers.uuid}, expected GPU-..."
     if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
-        return "MIG mode is on, and only whole cards are shared: nvidia-smi -mig 0 turns it off"
+        # Its memory is that of its partitions; NVML tells only privileged processes the sum.
+        return None if answers.partitions else _NO_PARTITIONS
     memory = answers.memory_bytes
     if isinstance(memory, Refusal) or not memory:
         found = memory.error if isinstance(memory, Refusal) else memory
@@ -198,6 +245,42 @@ def _unusable(answers: GpuAnswers) -> str | None:
             f"expected at least 2 MiB to hand out"
         )
     return None
+
+
+def _partitions(card: Gpu, answers: GpuAnswers) -> tuple[list[Gpu], list[LeftOut]]:
+    """Return the partitions of a card that can be published, and why others cannot."""
+    cores, of_one = known(answers.cores), _CORES.get(card.compute_capability)
+    instances = Counter(each.gpu_instance for each in answers.partitions)
+    found, left_out = [], []
+    for each in answers.partitions:
+        part, memory_mib = known(each.amounts) or (0, 0)
+        whole = cores // of_one if cores and of_one else each.largest
+        partition = replace(
+            card,
+            uuid=known(each.uuid) or "",
+            milli_tflops=card.milli_tflops * part // max(whole, part, 1),
+            vram_bytes=memory_mib * MIB,
+            reserved_bytes=0,
+            partition=known(each.profile) or "unknown",
+            parent_uuid=card.uuid,
+            gpu_instance=known(each.gpu_instance),
+            capability_minors=each.capability_minors,
+        )
+        name, beside, reason = device_name(partition.uuid), instances[each.gpu_instance], ""
+        if not is_partition(name) or any(name_rules.label("", name)):
+            reason = f"uuid: found {each.uuid}, expected MIG-..."
+        elif beside > 1:
+            reason = (
+                f"found {beside} compute instances in GPU instance {each.gpu_instance}, expected "
+                "one: they share its memory without a limit"
+            )
+        elif not (partition.milli_tflops and memory_mib):
+            reason = f"attributes: found {each.amounts}, expected multiprocessors and memory"
+        if reason:
+            left_out.append(LeftOut(subject=card.uuid, reason=f"partition {each.uuid}: {reason}"))
+        else:
+            found.append(partition)
+    return found, left_out
 
 
 def _lost(answers: GpuAnswers) -> str | None:

@@ -117,9 +117,15 @@ class CardHealthTracker:
         if self._replacement is not None and self._replacement.unhealthy is not None:
             self._replacement.end()
         self._inventory = inventory
+        is_missing = not self._known.cards.keys() <= {gpu.uuid for gpu in inventory.gpus}
         self._remember(
             health.after_reading(
-                self._known, inventory, self._clock(), self._rules, reported=reported
+                self._known,
+                inventory,
+                self._clock(),
+                self._rules,
+                reported=reported,
+                claimed=self._claimed_devices() if is_missing else (),
             )
         )
 
@@ -142,17 +148,20 @@ class CardHealthTracker:
         """Record an event of the NVIDIA driver; return True if it makes a card unhealthy."""
         problem = health.problem_of(event, self._rules)
         uuid = event.gpu_uuid
-        is_known = uuid in self._known.cards
-        if is_known:
+        concerned = [each for each, gpu in self._known.cards.items() if event.concerns(gpu)]
+        if concerned:
             self.xids = observed.count_xid(self.xids, event, self._rules, self._clock().at)
-        counts = problem is not None and is_known
+        counts = problem is not None and bool(concerned)
         # Not each of a storm of equal events, which a broken program can cause.
         kind, of_card = event.kind.value, f"{uuid} {event.code}"
         if self._throttle.is_new(of_card, key=f"{kind} {of_card}"):
             log.info("card_event", device=uuid, kind=kind, code=event.code, counts=counts)
-        if problem is None or uuid is None or not is_known:
+        if problem is None or not concerned:
             return False
-        self._remember(health.after_report(self._known, uuid, problem, self._clock()))
+        known = self._known
+        for each in concerned:
+            known = health.after_report(known, each, problem, self._clock())
+        self._remember(known)
         return True
 
     def visible(self) -> CardsToPublish | None:

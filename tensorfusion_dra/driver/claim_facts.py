@@ -71,8 +71,16 @@ class CardFiles:
                     raise RetryableError(
                         f"{device.name}: found no minor number, expected one from NVML"
                     )
+                is_closed = device.gpu.partition and len(device.gpu.capability_minors) != 2
+                if is_closed:
+                    raise RetryableError(
+                        f"{device.name}: found no device nodes for its instances, expected their "
+                        "numbers in /proc/driver/nvidia-caps/mig-minors"
+                    )
                 cards[device.name] = CardAccess(
-                    device_nodes=self.device_nodes.of_card(device.gpu.minor),
+                    device_nodes=self.device_nodes.of_card(
+                        device.gpu.minor, device.gpu.capability_minors
+                    ),
                     toolkit_device=self.driver_files.toolkit_device(device.gpu.uuid),
                 )
                 real.append(cards[device.name])
@@ -153,7 +161,8 @@ class FactsReader:
         devices = catalog.by_name()
         policies = self._policies(claim, stored_pods, catalog.node)
         is_whole = isolation.takes_whole_cards(claim.allocations, devices)
-        choice = self.enforcer.of_new_claim(may_wait=not is_whole)
+        own = isolation.own_enforcer(claim, devices)
+        choice = self.enforcer.of_new_claim(own=own, may_wait=not is_whole)
         enforcer = choice.enforcer
         shown: Mapping[tuple[str, str | None], Limit] = {}
         if remains is not None and remains.enforcer in self.rules.facts:

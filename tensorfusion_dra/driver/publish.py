@@ -29,7 +29,7 @@ their writes. A round begins when
 - the watch has begun again, perhaps at another server (server_returned()),
 - a delay is over: after an error, or before a repair.
 
-Three rules restrict the writes:
+Four rules restrict the writes:
 
 - **The lease.** During a rolling update two instances share the node, and the newest that is able
   to publish holds the lease (state/publisher_lease.py). An instance without it skips its rounds.
@@ -37,6 +37,9 @@ Three rules restrict the writes:
 - **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
   difference is the work of another writer, and writing it is a repair. The first repair is made at
   once, further ones with growing delays (Repairs).
+- **Partitions.** Without their taint, any claim would get a partition of a card in MIG mode. So
+  before the first one is published, a dry run shows whether the server keeps taints. Where it does
+  not, partitions are left out.
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
   stores. The answer to a write shows which; from then on the missing fields count as no difference.
   After a restart, and at another server, slices that lack such fields are written once to find
@@ -92,6 +95,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
 from tensorfusion_dra.core.devices.other_users import KubeletDevices, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_DEVICE_TAINTS
 from tensorfusion_dra.core.observed import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.providers import Providers
@@ -470,7 +474,7 @@ class ReadingLoop:
             return
         self._throttle.over()
         if self._events is not None and (catalog := self._builder.catalog.current()) is not None:
-            healthy = (d.gpu.uuid for d in catalog.devices if d.name not in catalog.unhealthy)
+            healthy = (d.gpu.card_uuid for d in catalog.devices if d.name not in catalog.unhealthy)
             self._events.watch(frozenset(healthy))
 
 
@@ -573,6 +577,7 @@ class Publisher:
         self._recheck_node.set()
         self._node_uid = ""
         self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
+        self._keeps_taints: bool | None = None  # None until a dry run has shown it
         self._logged_dropped: frozenset[str] = frozenset()
         self._throttle = LogThrottle()
 
@@ -653,14 +658,16 @@ class Publisher:
         if self._recheck_node.is_set():
             self._recheck_node.clear()
             self._node_uid = self._nodes.uid()
-        wanted = slices.wanted(current.devices, current.node, node_uid=self._node_uid)
         self._lease.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
+            self._keeps_taints = None
             if self._dropped:
                 self._confirmed = ()  # the slices are written once more, which is no repair
                 self._dropped = frozenset()
                 self._view = replace(self._view, dropped_gates=())
+        devices = self._publishable(current)
+        wanted = slices.wanted(devices, current.node, node_uid=self._node_uid)
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if not plan:
             self._confirm(wanted, plan)
@@ -693,11 +700,28 @@ class Publisher:
             "slices_published",
             pool=current.node.pool,
             generation=plan.generation,
-            devices=len(current.devices),
+            devices=len(devices),
             written=len(plan.create) + len(plan.update),
             deleted=len(plan.delete),
         )
         return plan
+
+    def _publishable(self, current: Catalog) -> Sequence[Device]:
+        """Return the devices, without partitions unless the API server keeps their taint."""
+        partitions = [each for each in current.devices if each.own_enforcer]
+        if partitions and self._keeps_taints is None:
+            (sent,) = slices.wanted(partitions[:1], current.node, node_uid=self._node_uid)
+            (stored,) = self._slices.trial(sent)["spec"]["devices"]
+            self._keeps_taints = bool(stored.get("taints"))
+            if not self._keeps_taints:
+                log.error(
+                    "partitions_not_published",
+                    devices=len(partitions),
+                    error=f"the API server drops their taint: enable {GATE_DEVICE_TAINTS} on it",
+                )
+        if self._keeps_taints:
+            return current.devices
+        return [each for each in current.devices if not each.own_enforcer]
 
     def _apply(self, plan: SlicePlan, reason: WriteReason) -> None:
         """Make the writes in order; learn from the answers which fields the server drops."""

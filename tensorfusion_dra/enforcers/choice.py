@@ -174,12 +174,16 @@ class EnforcerChooser:
         self.was_awaited = True
         """Set, by any thread, while pods wait at the scheduler; perhaps by the process before."""
 
-    def of_new_claim(self, *, may_wait: bool = True) -> EnforcerChoice:
+    def of_new_claim(self, *, own: str = "", may_wait: bool = True) -> EnforcerChoice:
         """Return the choice for a claim that is prepared now.
 
         Args:
+            own: The enforcer that comes with the claim's devices; "" for the node's choice.
             may_wait: False for a claim that can do without an enforcer.
         """
+        if own:
+            found = verdicts.enforced(verdicts.ENFORCER_ALIVE, "it comes with the device")
+            return EnforcerChoice(enforcer=own, sign=Sign(verdict=found), remedy="")
         known = self._choice
         if known is not None and may_wait:
             if self._is_auto:

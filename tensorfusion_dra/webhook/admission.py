@@ -432,8 +432,13 @@ class AdmissionRules:
             raise RetryableError(
                 f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
             )
+        try:
+            tolerating = class_admission.tolerating(claim, classes)
+        except InputError as error:
+            return _refused("spec.devices.requests", error)
+        is_changed, claim = tolerating != claim, tolerating
         if not any(each.requests for each in map(classes.get, named) if each):
-            return None
+            return Decision(changed=claim) if is_changed else None
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
@@ -446,7 +451,7 @@ class AdmissionRules:
             filled = class_admission.filled(claim, classes, apart, splits=splits)
         except DriverError as error:
             return _refused("spec.devices.requests", str(error))
-        return Decision(changed=filled) if filled != claim else None
+        return Decision(changed=filled) if is_changed or filled != claim else None
 
     def warn_unnamed(self, asked: Review) -> None:
         """Warn the pod of a new claim if none of its containers names the claim."""

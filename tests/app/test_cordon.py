@@ -14,7 +14,7 @@ from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import cordon
 from tests.support import canned_api
-from tests.support.builders.gpus import gpu
+from tests.support.builders.gpus import gpu, partition
 from tests.support.canned_api import CannedApi
 from tests.support.gpu_cluster import Cluster, Printed, request
 
@@ -107,6 +107,25 @@ def test_a_rule_of_the_device_says_who_did_it_and_why(
             "effect": effect,
         },
     }
+
+
+def test_a_partition_has_a_name_of_its_own(
+    cluster: Cluster, rules: Rules, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,) = cluster.add_node("node-02", partition(0, card=2))
+    rules.of(device)
+
+    cordoned = cordon_card(cluster, capsys, "node-02/mig-")
+
+    assert cordoned.code == 0
+    assert rules.stored[0]["spec"]["deviceSelector"]["device"] == device
+    assert "tensor-fusion.ai/cordoned=by_alice" in cluster.text(capsys, "top")
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-tensorfusion", "uncordon", "node-02/"])
+    cli.complete()
+    assert capsys.readouterr().out.splitlines() == [f"node-02/{device}", ":4"]
+    assert cluster.run(capsys, "uncordon", device).code == 0
+    assert rules.stored == []
 
 
 @pytest.mark.usefixtures("rules")

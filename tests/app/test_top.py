@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_simulator.rest import CLAIMS, PODS, SLICES
+from dra_simulator.rest import CLAIMS, CLASSES, PODS, SLICES
 from tensorfusion_dra.app import top
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support import canned_api, objects
-from tests.support.builders.gpus import gpu
+from tests.support.builders.gpus import gpu, partition
 from tests.support.builders.quotas import quota_document
-from tests.support.gpu_cluster import Cluster, request, two_cards
+from tests.support.gpu_cluster import Cluster, device_class, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
 UUID = "3a38f1-2650-50ff-9309-5021289a0407"
@@ -264,3 +264,28 @@ def test_taint_of_a_rule_counts(cluster: Cluster, tmp_path: Path, capsys: Captur
 
     assert (ended.code, ended.out.count(" maintenance")) == (0, 1)
     assert "1 GPU tainted" in ended.out
+
+
+def test_top_and_why_show_partitions_and_who_has_them(cluster: Cluster, capsys: Capture) -> None:
+    cluster.client.create(CLASSES, {**device_class(), "metadata": {"name": names.PARTITION_CLASS}})
+    parts = [partition(number, card=1) for number in range(2)]
+    cluster.add_node("node-01", gpu(0), *parts)
+    wanted = objects.exactly(
+        deviceClassName=names.PARTITION_CLASS,
+        selectors=objects.expressions(f'device.attributes["{names.DRIVER}"].partition != ""'),
+        tolerations=[{"key": names.TAINT_PARTITION, "operator": "Exists"}],
+    )
+
+    for name in ("a", "b", "c"):
+        cluster.add_pod(name, wanted)
+    cluster.schedule()
+
+    summary, _, _, card, first, *_ = cluster.text(capsys, "top").splitlines()
+    assert summary == (
+        "1 node, 1 GPU, 2 shares; tflops 312 of 312 free; vram 80Gi of 80Gi free; "
+        "2 partitions, 0 unused"
+    )
+    assert card.endswith("A100 312 of 312 80Gi of 80Gi 0 ok")
+    assert first.endswith("A100 1g.10gb 0 of 40.444 0 of 9.5Gi 1 ok")
+    waits = cluster.text(capsys, "why", "c").splitlines()[0]
+    assert waits.startswith("default/c waits: none of 3 cards fits: 2 are in use exclusively")

@@ -139,7 +139,7 @@ def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> No
 
 def devices_for(spec: Json, *, existing: Json) -> list[str]:
     """Return the devices that the scheduler allocates to a claim on node-01, which has two."""
-    device_class = helm.one(installation.documents("nvidia"), "DeviceClass")
+    device_class = helm.one(installation.documents("nvidia"), "DeviceClass", "tensor-fusion.ai")
     cluster = allocation.cluster(slices=stored_slices(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
     node = {"metadata": {"name": "node-01"}}

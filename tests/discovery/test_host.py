@@ -46,6 +46,10 @@ def test_nodes_have_their_paths_on_the_host(
     names = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
     expected = tuple(f"{shown.format(root=tmp_path)}/{name}" for name in names)
     assert (*nodes.of_card(0), *nodes.common()) == expected
+    # Those of a partition may be newer than this process's /dev.
+    assert nodes.of_card(0, (66, 67))[1:] == tuple(
+        f"{shown.format(root=tmp_path)}/nvidia-caps/nvidia-cap{number}" for number in (66, 67)
+    )
 
 
 def test_host_has_the_nodes_until_the_driver_container_starts(tmp_path: Path) -> None:

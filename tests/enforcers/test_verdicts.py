@@ -352,6 +352,7 @@ OF_NODES: Final = {
 STATES: Final = {
     verdicts.LIMITER_ACTIVE: State.ENFORCED,
     verdicts.LIMIT_IN_DRIVER: State.ENFORCED,
+    verdicts.LIMIT_IN_HARDWARE: State.ENFORCED,
     verdicts.IDLE_COMPUTE_LENT: State.ENFORCED,
     verdicts.NO_LIMIT: State.ENFORCED,
     verdicts.SHARED_MEMORY_MISSING: State.NOT_ENFORCED,

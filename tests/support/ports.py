@@ -81,6 +81,11 @@ class SlicesInMemory:
             raise RetryableError("409: conflict")
         return self._keep("replace", item, uid=old["metadata"]["uid"])
 
+    def trial(self, item: Slice) -> Slice:
+        self._check_away()
+        devices = device_rules.without(item["spec"]["devices"], self.gates_off)
+        return {**item, "spec": {**item["spec"], "devices": devices}}
+
     def delete(self, item: Slice) -> None:
         self._check_away()
         name = item["metadata"]["name"]
@@ -172,10 +177,11 @@ class DeviceNodesInMemory:
 
     missing: set[int] = field(default_factory=set)
 
-    def of_card(self, minor: int) -> tuple[str, ...]:
+    def of_card(self, minor: int, capability_minors: Sequence[int] = ()) -> tuple[str, ...]:
         if minor in self.missing:
             raise RetryableError(f"device node /dev/nvidia{minor}: No such file or directory")
-        return (f"/dev/nvidia{minor}",)
+        nodes = (f"/dev/nvidia-caps/nvidia-cap{number}" for number in capability_minors)
+        return (f"/dev/nvidia{minor}", *nodes)
 
     def common(self) -> tuple[str, ...]:
         return ("/dev/nvidiactl", "/dev/nvidia-uvm")

@@ -28,6 +28,7 @@ from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.hami_core.enforcer import HamiCore
+from tensorfusion_dra.enforcers.mig import Mig
 from tensorfusion_dra.enforcers.mps.enforcer import Mps
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
@@ -127,7 +128,8 @@ class Setup:
         self.describes_devices = describes_devices
         self.host_files = host_files or HostFilesInMemory()
         own = replace(HAMI_CORE, root=str(folder / HAMI_CORE.name))
-        self.enforcers = {**ENFORCERS, HAMI_CORE.name: own}
+        mig = Mig(lambda: {gpu.uuid: gpu for gpu in self.read().gpus})
+        self.enforcers = {**ENFORCERS, HAMI_CORE.name: own, mig.name: mig}
         self.rules = LendingRules(
             facts=FactsOf(self.enforcers),
             overcommit_limits=overcommit_limits,
@@ -239,6 +241,10 @@ class Setup:
         folders = (self.cdi_folder, self.limits_folder, self.metadata_folder)
         paths = (path for folder in folders if folder.exists() for path in folder.iterdir())
         return {path.name: path.read_bytes() for path in paths}
+
+    def read(self) -> Inventory:
+        """Return what the last reading of the cards found."""
+        return self.discovery.inventory or Inventory(gpus=())
 
     def use_cards(self, *cards: Gpu) -> None:
         """Have the node find these cards from now on."""

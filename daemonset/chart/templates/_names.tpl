@@ -55,7 +55,7 @@ spec:
 
 {{- define "share-classes" -}}
 {{- /* Names of the DeviceClasses whose claims the webhook fills, as JSON. */ -}}
-{{- concat (keys .Values.shareClasses | sortAlpha) .Values.webhook.classes | uniq | toJson }}
+{{- prepend (concat (keys .Values.shareClasses | sortAlpha) .Values.webhook.classes) "partition.tensor-fusion.ai" | uniq | toJson }}
 {{- end }}
 
 {{- define "webhook-client" -}}

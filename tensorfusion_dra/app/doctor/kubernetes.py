@@ -10,6 +10,7 @@ from tensorfusion_dra.cluster.cluster_lists import minor_version
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.gpu import is_partition
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import name_rules, releases, resource_claims
@@ -67,8 +68,10 @@ def slice_gates(context: Context) -> Iterator[Finding]:
         yield note(
             subject,
             f"taints dropped: {GATE_DEVICE_TAINTS} is off, so only its attribute "
-            f"{names.ATTR_PHASE} marks an unhealthy GPU",
-            expected="taints kept, which keep new pods away from an unhealthy GPU",
+            f"{names.ATTR_PHASE} marks an unhealthy GPU, and no partitions of GPUs in MIG mode are "
+            "published",
+            expected="taints kept, which keep new pods away from an unhealthy GPU, and away from "
+            "partitions that they do not ask for",
             remedy=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints",
         )
     if GATE_BINDING_CONDITIONS in dropped:
@@ -143,7 +146,9 @@ def allocations(context: Context) -> Iterator[Finding]:
         ours = [
             each
             for each in resource_claims.results(claim)
-            if each.get("driver") == names.DRIVER and not each.get("adminAccess")
+            if each.get("driver") == names.DRIVER
+            and not each.get("adminAccess")
+            and not is_partition(str(each.get("device")))
         ]
         if ours and any(
             (each.get("capacity") or {}).get("requests") for each in resource_claims.requests(claim)

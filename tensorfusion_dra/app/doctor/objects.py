@@ -12,6 +12,7 @@ from tensorfusion_dra.core.admission import class_admission
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.gpu import is_partition
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import InputError, StatusError
 from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
@@ -334,7 +335,11 @@ def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:
 
 def _exclusive(slices: Sequence[Slice]) -> Iterator[Finding]:
     every = [device for item in slices for device in item["spec"].get("devices") or []]
-    whole = [device["name"] for device in every if not device.get("allowMultipleAllocations")]
+    whole = [
+        device["name"]
+        for device in every
+        if not device.get("allowMultipleAllocations") and not is_partition(device["name"])
+    ]
     if whole:
         yield problem(
             "devices of this driver",

@@ -17,14 +17,16 @@ from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
+from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu, Isolation
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.other_users import KubeletDevices
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
+from tensorfusion_dra.driver import card_health
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.claim_facts import CardFiles
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
@@ -33,6 +35,7 @@ from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.choice import EnforcerChooser
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
+from tensorfusion_dra.enforcers.mig import Mig
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_files, claim_store, saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -66,11 +69,26 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
         name: registered.kind(name).from_settings(_enforcer_settings(settings, name))
         for name in registered.OWN
     }
-    return own | {
+    others = {
         each.name: GuardedEnforcer(each.name, each.load, _enforcer_settings(settings, each.name))
         for each in providers.registered(settings)
         if each.kind is ProviderKind.ENFORCER and not each.unused
     }
+    return own | others | {Mig.name: Mig(partial(cards_read, settings))}
+
+
+def cards_read(settings: Settings) -> Mapping[str, Gpu]:
+    """Return what the last reading of the cards found, by UUID; empty if it is not known.
+
+    Of a node plugin that may be running beside this process.
+    """
+    saved = SavedState(settings.data_folder, saved_state.CARDS).load()
+    try:
+        boot, now = boot_id(settings), card_health.now()
+        known = health.from_json(saved or {}, boot_id=boot, claimed=(), now=now)
+    except (InputError, ValueError):
+        return {}
+    return known.cards
 
 
 def candidates(

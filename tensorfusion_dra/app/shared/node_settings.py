@@ -11,8 +11,8 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.share_policy import OF_CARDS
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
-from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
@@ -187,8 +187,8 @@ class Settings(_OfEnforcers):  # type: ignore[misc]  # made at runtime, so the c
     # The limits: where they come from, and what enforces them.
     isolation: str = setting(
         "soft",
-        f"Default isolation (docs/limits.md): {', '.join(Isolation)}.",
-        choices=tuple(Isolation),
+        f"Default isolation (docs/limits.md): {', '.join(OF_CARDS)}.",
+        choices=OF_CARDS,
     )
     enforcer: str = setting(
         registered.AUTO,

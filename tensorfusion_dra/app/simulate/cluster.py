@@ -4,7 +4,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,8 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -96,7 +98,8 @@ class SimulatedCluster:
             running.enter_context(self.server)
             self.client = Client(self.server.url)
             self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-            self.client.create(CLASSES, device_class())
+            for each in device_classes():
+                self.client.create(CLASSES, each)
             running.enter_context(ClaimController(self.server.url))
             self.scheduler = running.enter_context(
                 Scheduler(self.server.url, release=self._release)
@@ -300,13 +303,23 @@ def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 
-def device_class() -> Json:
-    """Return the driver's DeviceClass."""
-    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
-    return {
-        **_object(RESOURCE_V1, "DeviceClass", names.DEVICE_CLASS),
-        "spec": {"selectors": [selector]},
+def device_classes() -> Iterator[Json]:
+    """Yield the driver's DeviceClasses, as the chart has them."""
+    own = f'device.driver == "{names.DRIVER}"'
+    partition = f'device.attributes["{names.DRIVER}"].?{names.ATTR_PARTITION}.orValue("") != ""'
+    parameters = {
+        "apiVersion": share_policy.API_VERSION,
+        "kind": share_policy.KIND,
+        "isolation": Isolation.PARTITIONED.value,
+        "overridable": False,
     }
+    config = [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}]
+    for name, expression, more in (
+        (names.DEVICE_CLASS, own, {}),
+        (names.PARTITION_CLASS, f"{own} && {partition}", {"config": config}),
+    ):
+        spec = {"selectors": [{"cel": {"expression": expression}}], **more}
+        yield {**_object(RESOURCE_V1, "DeviceClass", name), "spec": spec}
 
 
 def template_document(name: str, asks: Mapping[str, str], annotations: Mapping[str, str]) -> Json:

@@ -12,6 +12,7 @@ from dra_simulator.rest import Json
 from tensorfusion_dra.app.shared.streams import short_names, shown, shown_bytes, table, with_points
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
@@ -156,7 +157,7 @@ def _shares(claim: Json | None) -> list[Share]:
         Share(
             device=result["device"],
             share_id=result.get("shareID"),
-            consumed=result.get("consumedCapacity") or {},
+            consumed=device_status.consumed(claim or {}, result),
         )
         for result in resource_claims.results(claim or {})
     ]

@@ -25,7 +25,8 @@ def warnings(choices: Sequence[PodRequest], every: Cards, *, pool: str) -> Itera
     numbers = Counter[CardKind]()
     for of_node, (nodes, _) in every.nodes.items():
         for card, number in of_node.cards:
-            numbers[card] += nodes * number
+            if card.is_partition == choices[0].is_partitioned:
+                numbers[card] += nodes * number
     cards = {card: number for card, number in numbers.items() if card.is_in(pool)}
     if not cards:
         pools = ", ".join(sorted({card.pool for card in numbers})[:_MOST_NAMED])

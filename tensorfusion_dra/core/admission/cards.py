@@ -27,6 +27,12 @@ MAX_SLICES: Final = 8
 """Of a node that are kept. A slice has up to 128 devices."""
 _MAX_KINDS: Final = 16
 _MANY_NODES: Final = 3
+_TEXTS: Final = (
+    names.ATTR_MODEL,
+    names.ATTR_PRODUCT_NAME,
+    names.ATTR_POOL_NAME,
+    names.ATTR_PARTITION,
+)
 
 
 class CardKind(NamedTuple):
@@ -36,6 +42,7 @@ class CardKind(NamedTuple):
         vram, tflops: What it has.
         most_vram, most_tflops: What its shares divide, which is more in a pool that oversubscribes.
         is_virtual: True if its shares divide the virtual amounts.
+        is_partition: True for partitions, which only pods with isolation partitioned get.
     """
 
     vram: Quantity
@@ -46,6 +53,7 @@ class CardKind(NamedTuple):
     model: str
     product: str
     pool: str
+    is_partition: bool = False
 
     def is_of(self, model: str) -> bool:
         """Return True if this is its model, short or full; "" is any."""
@@ -180,26 +188,21 @@ def _devices(item: Item) -> Iterator[CardKind]:
         own = (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
         divided = (VIRTUAL_OF[each] if VIRTUAL_OF[each] in given else each for each in own)
         amounts = (str(as_map(given.get(name)).get("value")) for name in (*own, *divided))
-        found = _card(
-            tuple(amounts),
-            VIRTUAL_OF[names.CAPACITY_VRAM] in given,
-            *(
-                _text(attributes, name)
-                for name in (names.ATTR_MODEL, names.ATTR_PRODUCT_NAME, names.ATTR_POOL_NAME)
-            ),
-        )
+        texts = (_text(attributes, name) for name in _TEXTS)
+        is_virtual = VIRTUAL_OF[names.CAPACITY_VRAM] in given
+        found = _card(tuple(amounts), is_virtual, *texts)
         if found is not None:
             yield found
 
 
 @lru_cache(maxsize=256)  # many nodes have the same
-def _card(
-    amounts: tuple[str, ...], is_virtual: bool, model: str, product: str, pool: str
-) -> CardKind | None:
+def _card(amounts: tuple[str, ...], is_virtual: bool, *texts: str) -> CardKind | None:
     """Return a card; None for a device without amounts, which this driver publishes on no node."""
     try:
         vram, tflops, most_vram, most_tflops = map(quantity.parse, amounts)
-        return CardKind(vram, tflops, most_vram, most_tflops, is_virtual, model, product, pool)
+        model, product, pool, partition = texts
+        kind = (is_virtual, model, product, pool, bool(partition))
+        return CardKind(vram, tflops, most_vram, most_tflops, *kind)
     except QuantityError:
         return None
 

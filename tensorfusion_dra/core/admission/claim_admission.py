@@ -169,7 +169,8 @@ def _to_fill(devices: Mapping[str, Any]) -> Json:
     """Return the first request of this driver's class, else the first of an administrator's own."""
     every = objects_at(devices, "requests")
     exact = [each for each in every if isinstance(each.get("exactly"), dict)]
-    ours = [each for each in exact if each["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
+    classes = (names.DEVICE_CLASS, names.PARTITION_CLASS)
+    ours = [each for each in exact if each["exactly"].get("deviceClassName") in classes]
     if not exact:
         raise InputError("found no request with `exactly`, expected one to fill")
     return (ours or exact)[0]
@@ -234,6 +235,8 @@ def keep_apart(devices: Json, request: Json, count: int) -> list[str]:
 def _exactly(template: Json, wanted: PodRequest, *, pool: str) -> Json:
     """Return a template's device request with the selector and amounts of a pod's request."""
     exactly = {**template, "allocationMode": "ExactCount", "count": 1}
+    if wanted.is_partitioned and exactly.get("deviceClassName") == names.DEVICE_CLASS:
+        exactly["deviceClassName"] = names.PARTITION_CLASS
     qos = wanted.share.qos
     if wanted.expression:
         expression = user_guide.translate(wanted.expression).strip()

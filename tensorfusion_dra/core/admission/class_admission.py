@@ -18,7 +18,7 @@ and a constraint that keeps the cards of the request apart. Amounts that the cla
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
@@ -26,6 +26,8 @@ from tensorfusion_dra.core.admission.claim_admission import Classes
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.device import NO_SCHEDULE
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import (
     quantity,
@@ -46,6 +48,12 @@ from tensorfusion_dra.core.kubernetes.untyped_json import (
 
 Item = Mapping[str, Any]
 Json = dict[str, Any]
+
+_TOLERATION: Final = {
+    "key": names.TAINT_PARTITION,
+    "operator": "Exists",
+    "effect": NO_SCHEDULE,
+}
 
 
 def keeps_cards_apart(minor: int | None) -> bool:
@@ -73,6 +81,35 @@ def of_class(device_class: Item) -> ShareParameters | None:
     for each in found:
         merged = each.over(merged)
     return merged if found else None
+
+
+def tolerating(claim: Item, classes: Classes) -> Json:
+    """Return the claim with a toleration in each request for partitions, which a class cannot have.
+
+    A class is for partitions if it sets isolation `partitioned`.
+
+    Raises:
+        InputError: The claim asks for partitions and for other GPUs, which no container could use
+            together.
+    """
+    result: Json = untyped_json.copied(dict(claim))
+    kinds: dict[bool, str] = {}
+    requests = resource_claims.main_requests(result)
+    for name, each in resource_claims.every_request(result):
+        of_class = classes.get(str(each.get("deviceClassName")))
+        is_partition = of_class is not None and of_class.isolation is Isolation.PARTITIONED
+        is_ours = of_class is not None or each.get("deviceClassName") == names.DEVICE_CLASS
+        if is_ours and not each.get("adminAccess"):
+            kinds[is_partition] = name
+        found = as_list(each.get("tolerations"))
+        if is_partition and _TOLERATION not in found:
+            each["tolerations"] = [*found, _TOLERATION]
+    if len(requests) > 1 and len(kinds) > 1:
+        raise InputError(
+            f"request {kinds[True]}: found a partition beside a GPU in request {kinds[False]}, "
+            "expected one kind in a claim: CUDA shows a process a single partition and no other GPU"
+        )
+    return result
 
 
 def several(claim: Item, classes: Classes) -> list[str]:

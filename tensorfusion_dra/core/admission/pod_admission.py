@@ -42,6 +42,8 @@ TOO_MANY_CONTAINERS: Final = FieldError(
     Reason.TOO_MANY,
     f"found more, expected at most {MAX_CONTAINERS} containers in a pod with a share",
 )
+PARTITION_NEEDS: Final = "amounts of a single partition: CUDA shows a process no more than one"
+"""What a pod with isolation `partitioned` may ask for."""
 _AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -60,7 +62,7 @@ WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
-    "partition-id": "cards are not partitioned",
+    "partition-id": "the scheduler chooses a partition by the pod's amounts",
     "container-gpu-count": "every container gets all GPUs of its pod",
     "enabled-replicas": "every pod with these annotations gets GPUs from this driver",
     "eviction-protection": "a PriorityClass or a PodDisruptionBudget protects the pod",
@@ -216,12 +218,7 @@ def errors(
     for one in wanted.of_containers or (wanted,):
         for annotation, text in one.below_request():
             yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
-    if wanted.share.isolation is Isolation.HARD and hard_needs:
-        yield FieldError(
-            pod_request.path_of(names.ANNOTATION_ISOLATION),
-            Reason.FORBIDDEN,
-            f"found hard, expected {hard_needs}",
-        )
+    yield from _of_isolation(wanted, annotations, hard_needs)
     known = dict.fromkeys(container.name for container in every)
     if unknown := [repr(name[:80]) for name in wanted.containers if name not in known]:
         yield FieldError(
@@ -232,6 +229,33 @@ def errors(
     for container in every:
         if container.has_share:
             yield from container.errors(wanted, bypasses)
+
+
+def _of_isolation(
+    wanted: PodRequest, annotations: Mapping[str, str], hard_needs: str
+) -> Iterator[FieldError]:
+    """Yield why the pod cannot have its isolation, or what it asks for that no partition is."""
+    if wanted.share.isolation is Isolation.HARD and hard_needs:
+        yield FieldError(
+            pod_request.path_of(names.ANNOTATION_ISOLATION),
+            Reason.FORBIDDEN,
+            f"found hard, expected {hard_needs}",
+        )
+    every = wanted.of_containers or (wanted,)
+    unfit = {
+        names.ANNOTATION_GPU_COUNT: wanted.count > 1,
+        names.ANNOTATION_DEDICATED_GPU: any(each.whole for each in every),
+        **{percentage: True for each in every for percentage in each.percentages},
+    }
+    for annotation, is_found in unfit.items():
+        if is_found and wanted.is_partitioned:
+            is_of_pod = annotation in annotations
+            yield FieldError(
+                pod_request.path_of(annotation if is_of_pod else names.ANNOTATION_CONTAINER_SHARES),
+                Reason.INVALID,
+                f"found {annotations.get(annotation, annotation)[:80]!r} beside isolation "
+                f"partitioned, expected {PARTITION_NEEDS}",
+            )
 
 
 def priority_class(pod: Mapping[str, Any], wanted: PodRequest) -> str:

@@ -289,6 +289,11 @@ class PodRequest:
         return {annotation: text for annotation, text in found.items() if text}
 
     @property
+    def is_partitioned(self) -> bool:
+        """True for partitions of GPUs in MIG mode, False for GPUs and their shares."""
+        return self.share.isolation is Isolation.PARTITIONED
+
+    @property
     def has_amounts(self) -> bool:
         """Return True if the annotations determine how much of a GPU the pod gets."""
         return any((self.whole, self.tflops, self.vram, self.percent, self.vram_percent))
@@ -463,7 +468,7 @@ def alternatives(wanted: PodRequest, published: Cards, *, pool: str) -> tuple[Po
         return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
-        every = published.kinds(lambda card: bool(wanted.expression) or card.is_in(pool))
+        every = published.kinds(partial(_is_in_reach, wanted, pool))
         models = tuple(dict.fromkeys(card.model for card in sorted(every)))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
@@ -514,7 +519,7 @@ def by_kind(
         kinds = {
             card.is_virtual: node
             for card, node in published.kinds(partial(_is_in_reach, choice, pool)).items()
-        } or {virtual: ""}
+        } or {virtual and not choice.is_partitioned: ""}
         nodes |= kinds
         found += [replace(choice, is_virtual=kind) for kind in sorted(kinds, reverse=True)]
     if len(found) > max(_MAX_MODELS, len(choices)):
@@ -529,7 +534,9 @@ def by_kind(
 
 def _is_in_reach(wanted: PodRequest, pool: str, card: CardKind) -> bool:
     """Return True if the pod could get such a card, leaving its selector aside."""
-    return (bool(wanted.expression) or card.is_in(pool)) and all(map(card.is_of, wanted.models))
+    is_near = bool(wanted.expression) or card.is_in(pool)
+    is_of_kind = card.is_partition == wanted.is_partitioned
+    return is_near and is_of_kind and all(map(card.is_of, wanted.models))
 
 
 def _in_amounts(wanted: PodRequest, every: Sequence[CardKind]) -> PodRequest:

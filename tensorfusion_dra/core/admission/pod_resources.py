@@ -108,6 +108,8 @@ def read(pod: Item) -> OfResources:
     if not names_of_pod:
         return OfResources(pod=pod)
     result: Json = untyped_json.copied(dict(pod))
+    annotations = review.annotations_of(pod)
+    is_partitioned = annotations.get(names.ANNOTATION_ISOLATION) == Isolation.PARTITIONED
     errors, asked = list[FieldError](), dict[str, Amounts]()
     every = list(resource_claims.containers_with_paths(result))
     if len(every) > pod_admission.MAX_CONTAINERS:
@@ -126,7 +128,10 @@ def read(pod: Item) -> OfResources:
         }
         if own.keys() <= {names.RESOURCE_GPU}:
             continue
-        texts = {name: _refusal(name, *each) for name, each in own.items()}
+        texts = {
+            name: _refusal(name, *each) or (is_partitioned and _of_partition(name, each[0])) or ""
+            for name, each in own.items()
+        }
         errors += [
             FieldError(f"{where}[{name}]", Reason.INVALID, text)
             for name, text in texts.items()
@@ -149,7 +154,7 @@ def read(pod: Item) -> OfResources:
         }
     asked = {name: amounts for name, amounts in asked.items() if amounts}
     if asked and not errors:
-        errors += _said_twice(review.annotations_of(pod), asked)
+        errors += _said_twice(annotations, asked)
     found: Amounts = {}
     try:
         if asked and not errors:
@@ -160,7 +165,7 @@ def read(pod: Item) -> OfResources:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
         result.setdefault("metadata", {})["annotations"] = {
-            **review.annotations_of(pod),
+            **annotations,
             names.ANNOTATION_DRA_ENABLED: "true",
             **found,
         }
@@ -228,6 +233,14 @@ def _refusal(name: str, limit: object, request: object) -> str:
     if amount.nano % NANO or amount.nano < 0:
         return f"found {limit}, expected a whole number, as of every extended resource"
     return pod_request.refusal(_BECOMES[name], str(limit))
+
+
+def _of_partition(name: str, limit: object) -> str:
+    """Return why a partition is no percentage, and not several cards; "" for other resources."""
+    most = {names.RESOURCE_GPU: 1, **dict.fromkeys(_PERCENT_OF.values(), 0)}
+    if name not in most or quantity.parse(limit).nano <= most[name] * NANO:
+        return ""
+    return f"found {limit} beside isolation partitioned, expected {pod_admission.PARTITION_NEEDS}"
 
 
 def _said_twice(

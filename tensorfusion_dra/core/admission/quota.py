@@ -3,7 +3,7 @@
 Each claim is charged these amounts, which have the names of the quota's fields:
 
 - requests.tflops, requests.vram: the sum over its cards; of an oversubscribed card the virtual
-  amounts. Once allocated, the claim is charged what it consumes.
+  amounts. Once allocated, the claim is charged what it consumes, of a partition all of it.
 - limits.tflops, limits.vram: the limits that the claim sets, else what it requests.
 - workers: 1.
 
@@ -26,13 +26,17 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.claim_admission import NO_CLASSES, Classes, ParametersFor
-from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims import device_status, share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number, map_at
+from tensorfusion_dra.core.kubernetes.untyped_json import (
+    as_map,
+    is_whole_number,
+    map_at,
+)
 
 WORKERS: Final = "workers"
 
@@ -53,6 +57,7 @@ _DEFAULTS: Final = (
     ("defaultLimits", names.CAPACITY_VRAM, names.ANNOTATION_VRAM_LIMIT, ""),
 )
 _UNSET: Final = ("", "0")
+_OWN_CLASSES: Final = (names.DEVICE_CLASS, names.PARTITION_CLASS)
 
 Item = Mapping[str, Any]
 Amounts = dict[str, Quantity]
@@ -233,14 +238,14 @@ def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, i
     allocated = resource_claims.results(claim)
     for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-            yield [(str(result.get("request")), _amounts(map_at(result, "consumedCapacity")), 1)]
+            yield [(str(result.get("request")), _allocated(claim, result), 1)]
     if allocated:
         return
     for request in resource_claims.main_requests(claim):
         options = []
         for full_name, each in resource_claims.alternatives(request):
             of_class = str(each.get("deviceClassName"))
-            is_ours = of_class == names.DEVICE_CLASS or classes.get(of_class) is not None
+            is_ours = of_class in _OWN_CLASSES or classes.get(of_class) is not None
             if is_ours and not each.get("adminAccess"):
                 found = (
                     resource_claims.MAX_RESULTS
@@ -251,6 +256,17 @@ def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, i
                 options.append((full_name, _amounts(map_at(each, "capacity", "requests")), count))
         if options:
             yield options
+
+
+def _allocated(claim: Item, result: Item) -> Amounts:
+    """Return what a result is charged. Of an exclusive device that is all of it.
+
+    The scheduler does not say how much that is. The node does in the claim's status, once it has
+    prepared the claim; until then the amounts count that the claim asked for.
+    """
+    every, request = dict(resource_claims.every_request(claim)), str(result.get("request"))
+    asked = map_at(every, request, "capacity", "requests")
+    return _amounts(device_status.consumed(claim, result) or asked)
 
 
 def _amounts(found: Item) -> Amounts:

@@ -11,8 +11,8 @@ of its cards, which the store adds when it is put: its sequence, and its part of
 2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
    the whole device.
 3. Its limits are at least what it consumes (see lending.py).
-4. If a tenant chose its isolation, the tenant may do so (see isolation.py). The claim has a single
-   mode.
+4. It gets a partition if it asked for one, and none otherwise. If a tenant chose its isolation, the
+   tenant may do so (see isolation.py). The claim has a single mode.
 
 enforceable() is about the node:
 
@@ -46,6 +46,7 @@ from tensorfusion_dra.core.claims import (
     device_metadata,
     isolation,
     lending,
+    share_policy,
 )
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
@@ -173,7 +174,10 @@ def _share(
     divides_memory = idle_compute = False
     if not allocation.admin_access:
         subject = f"claim {claim.ref}: {device.name}"
+        isolation.check_kind(subject, policy.isolation, device)
         consumed = _consumed(subject, allocation, device)
+        if device.own_enforcer:
+            policy = replace(policy, tflops_limit=None, vram_limit=None)  # it has limits of its own
         request, wanted = lending.request_and_wanted(
             subject, device.gpu, consumed, policy, facts.rules.unasked_percent
         )
@@ -247,7 +251,8 @@ def enforceable(
         RetryableError: Nothing on the node would enforce the limits now; the kubelet asks again.
     """
     reason = missing
-    if any(share.limit for share in record.shares):
+    # What a partition has is the same for whoever uses it, and nothing keeps it but the card.
+    if any(share.limit and share.isolation in share_policy.OF_CARDS for share in record.shares):
         reason = reason or facts.none_found
         if group := facts.group:
             reason = (

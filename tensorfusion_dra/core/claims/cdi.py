@@ -162,9 +162,14 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
 
 
 def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:
-    """Return CDI device nodes of these host paths; in the container they are always under /dev."""
+    """Return CDI device nodes of these host paths; in the container they are always under /dev.
+
+    Those of partitions are in a folder there.
+    """
     nodes = []
     for host_path in paths:
-        path = f"/dev/{host_path.rpartition('/')[2]}"
+        folder, _, name = host_path.rpartition("/")
+        below = f"{names.CAPABILITIES_FOLDER}/"
+        path = f"/dev/{below if f'{folder}/'.endswith(f'/{below}') else ''}{name}"
         nodes.append({"path": path} if path == host_path else {"path": path, "hostPath": host_path})
     return nodes

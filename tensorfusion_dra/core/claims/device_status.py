@@ -16,6 +16,7 @@ from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
 CONDITION_READY: Final = "Ready"
 REASON_PREPARED: Final = "Prepared"
@@ -138,6 +139,16 @@ def true_conditions(claim: Mapping[str, Any], result: Mapping[str, Any]) -> set[
 def key(device: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a result and the entry for its device have in common."""
     return tuple(device.get(name) for name in _KEY)
+
+
+def consumed(claim: Mapping[str, Any], result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the amounts of an allocated device, by capacity; {} if they are not known yet.
+
+    Of an exclusive device that is all of it, which the node says once it has prepared the claim.
+    """
+    entries = objects_at(claim, "status", "devices")
+    of_node = (map_at(each, "data", "consumed") for each in entries if key(each) == key(result))
+    return next(filter(None, (map_at(result, "consumedCapacity"), *of_node)), {})
 
 
 def condition(device: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -11,6 +11,10 @@ a tenant's choice could remove the limits of its own container, or make other te
   then no other tenant can have a claim on that card. A claim for whole cards gets it by itself on a
   node where nothing would enforce its limits, which are those of the cards anyway.
 
+- `partitioned` is the mode of every partition of a card in MIG mode, and of nothing else. It shows
+  that the claim asked for one: a DeviceClass says it, or the webhook by a pod's annotation. So a
+  claim that got a partition in another way, by tolerating every taint, is refused.
+
 A tenant is anyone who writes claims, templates, pods and their annotations. An administrator's
 choice (a DeviceClass's parameters, the node's settings, its GPUPool) needs none of these
 conditions.
@@ -31,7 +35,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity
@@ -85,6 +89,43 @@ def check_choice(
             for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
         )
         raise ClaimError(f"{subject}: isolation shared: found {found}, expected {SHARED_NEEDS}")
+
+
+def own_enforcer(claim: AllocatedClaim, devices: Mapping[str, Device]) -> str:
+    """Return the enforcer that comes with the claim's devices; "" if the node's is to limit them.
+
+    Args:
+        devices: By name.
+
+    Raises:
+        ClaimError: The claim has both kinds of devices, or its containers would see only one kind.
+    """
+    own = {
+        devices[each.device].own_enforcer
+        for each in claim.allocations
+        if each.device in devices and not each.admin_access
+    }
+    if len(own) > 1:
+        raise ClaimError(
+            f"claim {claim.ref}: found partitions and other GPUs, expected one kind: CUDA shows a "
+            "process a single partition and no GPU beside it"
+        )
+    return own.pop() if own else ""
+
+
+def check_kind(subject: str, isolation: Isolation, device: Device) -> None:
+    """Refuse a partition that the claim did not ask for, and a whole card in place of one.
+
+    Raises:
+        ClaimError: It is not the kind of device that the claim asked for.
+    """
+    if bool(device.own_enforcer) != (isolation is Isolation.PARTITIONED):
+        found = f"partition {device.gpu.partition}" if device.own_enforcer else "no partition"
+        raise ClaimError(
+            f"{subject}: found {found} in isolation {isolation}, expected isolation "
+            f"{Isolation.PARTITIONED} (class {names.PARTITION_CLASS}) for partitions, and for "
+            "nothing else"
+        )
 
 
 def check_one(ref: ClaimRef, shares: Sequence[PreparedShare]) -> None:
@@ -235,7 +276,7 @@ def pool_modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
     config = _config(pool)
     rules = map(as_map, as_list(config.get("isolationModeRules")))
     found = (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules))
-    return frozenset(mode for mode in Isolation if mode in found)
+    return frozenset(mode for mode in share_policy.OF_CARDS if mode in found)
 
 
 def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
@@ -244,7 +285,7 @@ def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _mode(path: str, found: object) -> Isolation:
     try:
-        return share_policy.isolation(found)
+        return share_policy.isolation_of_cards(found)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 

@@ -128,6 +128,15 @@ class Slices(Protocol):
         """
         ...
 
+    def trial(self, item: Slice) -> Slice:
+        """Return the slice as the API server would store it; store nothing.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to create slices.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
     def delete(self, item: Slice) -> None:
         """Delete this very object if it is unchanged since it was read; return once it is gone.
 
@@ -270,8 +279,8 @@ class CardEvents(Protocol):
 class DeviceNodes(Protocol):
     """Finder of the host's device nodes; all paths are as the container runtime sees them."""
 
-    def of_card(self, minor: int) -> tuple[str, ...]:
-        """Return the paths of a card's own nodes, by its minor number.
+    def of_card(self, minor: int, capability_minors: Sequence[int] = ()) -> tuple[str, ...]:
+        """Return the paths of a card's own nodes, and of those for one of its partitions.
 
         Raises:
             RetryableError: A node is missing or is no character device.

@@ -31,6 +31,7 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -129,6 +130,9 @@ def of_claim(
         for name, key in ANNOTATIONS.items()
         if claim.annotations.get(key, "0") != "0"
     }
+    if any(share.isolation is Isolation.PARTITIONED for share in record.shares):
+        why = "a partition's limits are kept by hardware"
+        return record, Resize(asked=asked, refused=tuple(f"{name}: {why}" for name in asked))
     try:
         shares, refused, bounds = _shares(record, claim, rules, devices)
     except ClaimError as error:

@@ -40,11 +40,11 @@ API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
 KIND: Final = "GpuShare"
 
 
-_PARTITIONED: Final = "partitioned"
-"""Tensor Fusion's fourth mode: the card's own hardware divides it (MIG)."""
-_NOT_PARTITIONED: Final = (
-    " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
-    "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
+OF_CARDS: Final = tuple(mode for mode in Isolation if mode is not Isolation.PARTITIONED)
+"""The modes of whole cards and of their shares."""
+_OF_PARTITIONS: Final = (
+    f" (partitions of GPUs in MIG mode have their own class, {names.PARTITION_CLASS}, and "
+    f"pods ask for them by {names.ANNOTATION_ISOLATION})"
 )
 
 RULING: Final = (
@@ -123,7 +123,7 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     parameters = ShareParameters(
         tflops_limit=_amount(limits, names.CAPACITY_TFLOPS),
         vram_limit=_amount(limits, names.CAPACITY_VRAM),
-        isolation=top.read("isolation", isolation, None),
+        isolation=top.read("isolation", isolation if trusted else isolation_of_cards, None),
         qos=top.read("qos", qos, None),
         limiter=top.read("limiter", boolean, None) if trusted else None,
         overridable=top.read("overridable", boolean, None) if trusted else None,
@@ -204,10 +204,21 @@ def isolation(found: object) -> Isolation:
     """Return the isolation with this name.
 
     Raises:
-        ValueError: There is none; about Tensor Fusion's fourth mode the text says more.
+        ValueError: There is none.
     """
-    hint = _NOT_PARTITIONED if found == _PARTITIONED else ""
-    return field_errors.choice(found, Isolation, hint=hint)
+    return field_errors.choice(found, Isolation)
+
+
+def isolation_of_cards(found: object) -> Isolation:
+    """Return the isolation of cards with this name.
+
+    Raises:
+        ValueError: There is none; about that of partitions the text says more.
+    """
+    if found == Isolation.PARTITIONED:
+        expected = f"one of {', '.join(OF_CARDS)}{_OF_PARTITIONS}"
+        raise ValueError(f"found {str(found)!r}, expected {expected}")
+    return isolation(found)
 
 
 def qos(found: object) -> Qos:

@@ -43,6 +43,7 @@ LIMITER_SEEN: Final = frozenset({LIMITER_ACTIVE, IDLE_COMPUTE_LENT})
 """A limiter in the container takes part."""
 NO_LIMIT: Final = "NoLimit"
 LIMIT_IN_DRIVER: Final = "LimitInDriver"
+LIMIT_IN_HARDWARE: Final = "LimitInHardware"
 
 SHARED_MEMORY_MISSING: Final = "SharedMemoryMissing"
 SHARED_MEMORY_REPLACED: Final = "SharedMemoryReplaced"

@@ -67,7 +67,7 @@ def usable_vram_bytes(gpu: Gpu) -> int:
 def virtual_totals(
     gpus: Iterable[Gpu], ratios: Oversubscription, host: HostResources
 ) -> Mapping[str, Virtual]:
-    """Return the virtual totals by GPU UUID.
+    """Return the virtual totals by GPU UUID; a partition's are what it has.
 
     The cards divide host memory and disk in proportion to their own memory, rounded down to whole
     MiB, so that the parts never add up to more than the whole. Compute is rounded down to
@@ -76,7 +76,7 @@ def virtual_totals(
     """
     cards = tuple(gpus)
     own = {gpu.uuid: usable_vram_bytes(gpu) for gpu in cards}
-    total = sum(own.values())
+    total = sum(own[gpu.uuid] for gpu in cards if not gpu.partition)
     extra = (
         host.memory_bytes * ratios.host_memory_percent // 100
         + host.disk_bytes * ratios.host_disk_percent // 100
@@ -86,6 +86,8 @@ def virtual_totals(
             tflops=Quantity.milli(gpu.milli_tflops * ratios.tflops_percent // 100),
             vram_bytes=own[gpu.uuid] + extra * own[gpu.uuid] // total // MIB * MIB,
         )
+        if not gpu.partition
+        else Virtual(tflops=Quantity.milli(gpu.milli_tflops), vram_bytes=own[gpu.uuid])
         for gpu in cards
     }
 

@@ -1,4 +1,8 @@
-"""Devices that this node publishes: one for each card."""
+"""Devices that this node publishes: one for each card, or for each partition of a card.
+
+A partition is enforced by the card itself. So it has an enforcer of its own, whatever the node has,
+and is allocated exclusively. Its taint keeps away all claims that do not ask for partitions.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,6 +26,10 @@ from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
+MIG: Final = "mig"
+"""Name of the enforcer of partitions."""
+_ALWAYS: Final = datetime.fromtimestamp(0, UTC)
+"""Start of the taint of partitions: they never were without it."""
 NO_SCHEDULE: Final = "NoSchedule"
 """Effect of a taint: keeps new claims away, and leaves those that there are."""
 
@@ -129,7 +137,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One card as a slice lists it.
+    """One card or partition as a slice lists it.
 
     Attributes:
         taints: Each keeps away the claims that do not tolerate it, whichever others they tolerate.
@@ -143,14 +151,26 @@ class Device:
     taints: tuple[Taint, ...] = ()
     awaits_enforcer: bool = False
 
+    @property
+    def own_enforcer(self) -> str:
+        """Name of the enforcer that comes with the device; "" if the node's enforcer limits it."""
+        return MIG if self.gpu.partition else ""
+
     def as_api(self) -> dict[str, object]:
-        """Return the Device of resource.k8s.io/v1."""
+        """Return the Device of resource.k8s.io/v1.
+
+        A capacity of a device that is allocated once has no request policy: the API refuses one.
+        """
         listed: dict[str, object] = {
             "name": self.name,
             "attributes": self.attributes_as_api(),
-            "capacity": {key: value.as_api() for key, value in self.capacity.items()},
-            "allowMultipleAllocations": True,
+            "capacity": {
+                key: {"value": str(each.value)} if self.own_enforcer else each.as_api()
+                for key, each in self.capacity.items()
+            },
         }
+        if not self.own_enforcer:
+            listed["allowMultipleAllocations"] = True
         if self.taints:
             listed["taints"] = [taint.as_api() for taint in self.taints]
         if self.awaits_enforcer:
@@ -175,6 +195,8 @@ def build_devices(
 ) -> tuple[Device, ...]:
     """Return the device of each card, with all that the driver itself publishes of it.
 
+    Partitions come last, the smallest first: the scheduler takes the first one that suffices.
+
     Args:
         reading: The cards and their node.
         enforcement: What keeps limits on the node.
@@ -193,6 +215,7 @@ def build_devices(
     vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
     virtual_tflops = sum(total.tflops.nano for total in virtual.values())
     virtual_vram = sum(total.vram_bytes for total in virtual.values())
+    managed = {gpu.card_uuid for gpu in inventory.gpus}
     of_node: Mapping[str, AttributeValue] = {
         names.ATTR_POOL_NAME: shortened(node.gpupool),
         names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
@@ -200,26 +223,25 @@ def build_devices(
         names.ATTR_QOS: node.qos,
         names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
         names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
-        names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
-        names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
+        names.ATTR_NODE_TOTAL_GPUS: len(managed | {each.subject for each in inventory.left_out}),
+        names.ATTR_NODE_MANAGED_GPUS: len(managed),
         names.ATTR_NODE_VIRTUAL_TFLOPS: _plain(virtual_tflops),
         names.ATTR_NODE_VIRTUAL_VRAM: str(Quantity.of_bytes(virtual_vram)),
-        names.ATTR_ENFORCER: shortened(enforcement.enforcer),
-        names.ATTR_ENFORCES_COMPUTE: enforcement.compute,
-        names.ATTR_ENFORCES_MEMORY: enforcement.memory,
     }
     return tuple(
         build_device(
             gpu,
             of_node,
-            virtual[gpu.uuid] if shared.get(gpu.uuid, ratios is not None) else None,
+            virtual[gpu.uuid]
+            if not gpu.partition and shared.get(gpu.uuid, ratios is not None)
+            else None,
             enforcement=enforcement,
             user=users.get(gpu.uuid),
             unhealthy=unhealthy.get(device_name(gpu.uuid)),
             unhealthy_effect=unhealthy_effect,
             cordoned=cordoned.get(device_name(gpu.uuid)),
         )
-        for gpu in inventory.gpus
+        for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.vram_bytes if gpu.partition else 0)
     )
 
 
@@ -242,13 +264,15 @@ def build_device(
     Args:
         of_node: The attributes that all cards of the node have in common.
         virtual: The card's virtual totals; None if it is shared by its physical amounts.
-        enforcement: What keeps limits on the node.
+        enforcement: What keeps limits on the node; a partition needs nothing of it.
         user: The device plugin or other DRA driver that gives the card away; None if none does.
         unhealthy: None for a healthy card.
         unhealthy_effect: Effect of the taint of an unhealthy one; "" for no taint. While the NVIDIA
             driver is being replaced, it is NoExecute in any case.
         cordoned: Taint of a card that an administrator took out of service; None for the others.
     """
+    if gpu.partition:
+        enforcement = Enforcement(enforcer=MIG, compute=True, memory=True)
     attributes: dict[str, AttributeValue] = {
         **of_node,
         names.ATTR_PHASE: names.PHASE_UNKNOWN if unhealthy else names.PHASE_RUNNING,
@@ -259,6 +283,11 @@ def build_device(
         names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
         names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
         names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
+        names.ATTR_ENFORCER: shortened(enforcement.enforcer),
+        names.ATTR_ENFORCES_COMPUTE: enforcement.compute,
+        names.ATTR_ENFORCES_MEMORY: enforcement.memory,
+        names.ATTR_PARTITION: shortened(gpu.partition),
+        names.ATTR_PARENT_UUID: shortened(gpu.parent_uuid),
     }
     for name, place in (
         (names.ATTR_PCI_BUS_ID, gpu.pci_bus_id),
@@ -281,6 +310,8 @@ def build_device(
         taint(names.TAINT_USED_BY, user.name, user.since)
     if enforcement.given_up_since is not None:
         taint(names.TAINT_ENFORCER_MISSING, enforcement.enforcer, enforcement.given_up_since)
+    if gpu.partition:
+        taint(names.TAINT_PARTITION, MIG, _ALWAYS)
     return Device(
         name=device_name(gpu.uuid),
         gpu=gpu,

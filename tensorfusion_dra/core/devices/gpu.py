@@ -10,8 +10,13 @@ UNLIMITED: Final = 2**64 - 1
 
 
 def device_name(gpu_uuid: str) -> str:
-    """Return the device name of a card: its UUID as a DNS label, the same after a reboot."""
+    """Return the name of a device: its card's UUID, or its own as a partition, as a DNS label."""
     return gpu_uuid.lower()
+
+
+def is_partition(device: str) -> bool:
+    """Return True if this is the name of a partition's device, by the beginning of its UUID."""
+    return device.startswith("mig-")
 
 
 class Isolation(StrEnum):
@@ -20,6 +25,7 @@ class Isolation(StrEnum):
     SOFT = "soft"
     HARD = "hard"
     SHARED = "shared"
+    PARTITIONED = "partitioned"
 
 
 class Qos(StrEnum):
@@ -42,10 +48,12 @@ class TflopsSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One card.
+    """One card, or one partition of a card in MIG mode.
+
+    Of a partition, the amounts are its own, and all else is the card's.
 
     Attributes:
-        uuid: In NVML's casing, for example ``GPU-8f3a...``.
+        uuid: In NVML's casing, for example ``GPU-8f3a...``, of a partition ``MIG-8f3a...``.
         index: NVML's index; the same as CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID.
         minor: The number in /dev/nvidia<minor>; None if the driver does not report it, and for a
             simulated card.
@@ -62,6 +70,11 @@ class Gpu:
         pcie_root: ``pcidddd:bb`` of the root complex; None if unknown.
         numa_node: None if unknown.
         simulated: True if the card does not exist, so that it has no device nodes.
+        partition: NVML's name of the partition's profile, such as ``1g.10gb``; "" for a card.
+        parent_uuid: The partition's card; "" for a card.
+        gpu_instance: Number of the partition's GPU instance on its card; None for a card.
+        capability_minors: The numbers in /dev/nvidia-caps/nvidia-cap<minor> of the partition's GPU
+            instance and compute instance; empty for a card.
     """
 
     uuid: str
@@ -82,6 +95,15 @@ class Gpu:
     numa_node: int | None = None
     simulated: bool = False
     reserved_bytes: int = 0
+    partition: str = ""
+    parent_uuid: str = ""
+    gpu_instance: int | None = None
+    capability_minors: tuple[int, ...] = ()
+
+    @property
+    def card_uuid(self) -> str:
+        """The UUID of the card: of the partition's, or its own."""
+        return self.parent_uuid or self.uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +146,7 @@ class HostResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All cards of the node at one moment, in NVML's order.
+    """All cards of the node at one moment, in NVML's order; of one in MIG mode its partitions.
 
     Attributes:
         lost: Cards among those left out that have fallen off the bus.

@@ -27,6 +27,10 @@ Example, with the default rules: XID 79 is reported at 0 s, so the card is unhea
 60, 120 and 180 s find no problem, and the driver requests no recovery. The card is healthy at
 180 s: the third good reading, and more than 120 s after the XID.
 
+A partition of a card in MIG mode is a card in all of this: what the driver says of the card is true
+of each of its partitions. Only an administrator's change is no fault: a partition that is gone from
+a working card, or a card that has partitions by now, is forgotten unless it has claims.
+
 The node remembers every card that it has read, by UUID (KnownCards). A card that the last reading
 did not find, or found lost, is absent, and therefore unhealthy. Whether a card is published depends
 on its health and on the claims that use it:
@@ -119,6 +123,7 @@ class EventKind(StrEnum):
     RETIREMENT_FAILED = "retirement-failed"
     UNAVAILABLE = "unavailable"
     RECOVERY_ACTION = "recovery-action"
+    PARTITIONS_CHANGED = "partitions-changed"
 
 
 _AWAY: Final = frozenset({ProblemKind.LOST, ProblemKind.VANISHED})
@@ -151,11 +156,18 @@ class CardEvent:
     Attributes:
         gpu_uuid: None if the driver does not report which card; then a reading has to find it.
         code: The XID; 0 for other kinds.
+        gpu_instance: The GPU instance that alone is concerned; None for the whole card.
     """
 
     gpu_uuid: str | None
     kind: EventKind
     code: int = 0
+    gpu_instance: int | None = None
+
+    def concerns(self, gpu: Gpu) -> bool:
+        """Return True if it is about this card, or about this partition of a card."""
+        of_all = None in (self.gpu_instance, gpu.gpu_instance)
+        return gpu.card_uuid == self.gpu_uuid and (of_all or self.gpu_instance == gpu.gpu_instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,14 +369,17 @@ def after_reading(
     rules: HealthRules,
     *,
     reported: Mapping[str, Sequence[HealthProblem]],
+    claimed: Collection[str] = (),
 ) -> KnownCards:
     """Return the known cards after a successful reading.
 
     Args:
         reported: Problems by GPU UUID, as health sources of other packages report them; a card is
             missing if one has not answered for it.
+        claimed: Names of devices with claims, where a reading may find other partitions.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
+    divided = {gpu.parent_uuid for gpu in inventory.gpus}
     readings = {}
     for uuid, gpu in found.items():
         action, before = inventory.recovery.get(uuid), known.cards.get(uuid)
@@ -383,9 +398,21 @@ def after_reading(
         )
     absent = {uuid: gpu for uuid, gpu in known.cards.items() if uuid not in found}
     lost = _matched(absent, inventory.lost)
+    forgotten = {
+        uuid
+        for uuid, gpu in absent.items()
+        if (gpu.partition or uuid in divided)
+        and uuid not in lost
+        and device_name(uuid) not in claimed
+    }
+    absent = {uuid: gpu for uuid, gpu in absent.items() if uuid not in forgotten}
     unusable = {each.subject: each.reason for each in inventory.left_out}
-    for uuid in absent:
+    for uuid, gpu in absent.items():
         kind, reason, text = ProblemKind.VANISHED, "vanished", "the GPU is gone from the node"
+        if gpu.partition:
+            text = f"the partition {gpu.partition} is gone from GPU {gpu.parent_uuid}"
+        if uuid in divided:
+            reason, text = "partitioned", "the GPU is in MIG mode by now, divided into partitions"
         if uuid in lost:
             kind, reason, text = ProblemKind.LOST, "lost", f"the GPU is lost: {lost[uuid].text}"
         elif uuid in unusable:
@@ -396,7 +423,7 @@ def after_reading(
         for uuid, reading in readings.items()
     }
     return KnownCards(
-        cards={**known.cards, **found},
+        cards={**{u: gpu for u, gpu in known.cards.items() if u not in forgotten}, **found},
         health={uuid: state for uuid, state in health.items() if state != HEALTHY},
         absent=frozenset(absent),
     )
@@ -442,7 +469,7 @@ def published(
         if state.was_away and device_name(uuid) not in claimed
     }
     waiting = tuple(
-        LeftOut(subject=gpu.uuid, reason="was away and has to stay healthy for a while")
+        LeftOut(subject=gpu.card_uuid, reason="was away and has to stay healthy for a while")
         for gpu in inventory.gpus
         if gpu.uuid in hidden
     )
@@ -466,10 +493,12 @@ def _matched(missing: Mapping[str, Gpu], lost: Sequence[LostCard]) -> Mapping[st
     """Return the lost cards by UUID of the missing card.
 
     A lost card is matched by its UUID, else by its PCI bus ID, else with any missing card left.
+    With a card, all of its partitions are lost.
     """
-    places = {gpu.pci_bus_id: uuid for uuid, gpu in missing.items() if gpu.pci_bus_id}
+    places = {gpu.pci_bus_id: gpu.card_uuid for gpu in missing.values() if gpu.pci_bus_id}
     by_uuid = [(card.uuid or places.get(card.pci_bus_id or ""), card) for card in lost]
-    found = {uuid: card for uuid, card in by_uuid if uuid is not None and uuid in missing}
+    cards = {uuid: card for uuid, card in by_uuid if uuid is not None}
+    found = {u: cards[gpu.card_uuid] for u, gpu in missing.items() if gpu.card_uuid in cards}
     rest = (uuid for uuid in missing if uuid not in found)
     nameless = (card for uuid, card in by_uuid if uuid is None)
     return {**found, **dict(zip(rest, nameless, strict=False))}
@@ -522,7 +551,8 @@ def from_json(
         cards = {}
         for card in kept["cards"]:
             pairs = {
-                name: tuple(card[name]) for name in ("compute_capability", "cuda_driver_version")
+                name: tuple(card.get(name, ()))
+                for name in ("compute_capability", "cuda_driver_version", "capability_minors")
             }
             source = TflopsSource(card["tflops_source"])
             cards[card["uuid"]] = Gpu(**{**card, **pairs, "tflops_source": source})

@@ -163,11 +163,8 @@ def boolean(found: object) -> bool:
     raise ValueError(_text(found, "true or false"))
 
 
-def choice(found: object, choices: type[Choice], *, hint: str = "") -> Choice:
+def choice(found: object, choices: type[Choice]) -> Choice:
     """Return the choice with this value.
-
-    Args:
-        hint: Is appended to the error's text.
 
     Raises:
         ValueError: It is none of the choices.
@@ -175,7 +172,7 @@ def choice(found: object, choices: type[Choice], *, hint: str = "") -> Choice:
     try:
         return choices(str(found))
     except ValueError as error:
-        raise ValueError(_text(found, f"one of {', '.join(choices)}{hint}")) from error
+        raise ValueError(_text(found, f"one of {', '.join(choices)}")) from error
 
 
 def whole_number(found: object, *, least: int, most: int) -> int:

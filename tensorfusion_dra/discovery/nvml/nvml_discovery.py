@@ -20,6 +20,7 @@ from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS, file_version
 from tensorfusion_dra.discovery.models import ModelTable, Rating
+from tensorfusion_dra.discovery.nvml import mig
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
@@ -60,8 +61,11 @@ _KINDS: Final[Mapping[int, EventKind]] = {
     pynvml.nvmlEventTypeFatalPoisonError: EventKind.FATAL_POISON,
     pynvml.nvmlEventTypeGpuUnavailableError: EventKind.UNAVAILABLE,
     pynvml.nvmlEventTypeGpuRecoveryAction: EventKind.RECOVERY_ACTION,
+    pynvml.nvmlEventMigConfigChange: EventKind.PARTITIONS_CHANGED,
 }
 _EVERY_KIND: Final = sum(_KINDS)
+_WHOLE_CARD: Final = 2**32 - 1
+"""The GPU instance of an event that concerns no single one."""
 _WAIT_MS: Final = 250
 """Longest delay until run() notices that the watched cards changed."""
 _ONLY_POLLED: Final = "; GPU health is only polled"
@@ -131,7 +135,7 @@ class NvmlDiscovery:
             last is not None
             and bound == self._bound
             and not last.lost
-            and {gpu.uuid for gpu in last.gpus} == self.events.wanted
+            and {gpu.card_uuid for gpu in last.gpus} == self.events.wanted
         )
         try:
             # To find other cards, NVML has to be initialised again, for which nothing may have it
@@ -145,7 +149,7 @@ class NvmlDiscovery:
             made, rate=self._rate, place=lambda bus: pci_place(self._sysfs, bus)
         )
         self._last, self._bound = found, bound
-        self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
+        self.events.update_indices({gpu.card_uuid: gpu.index for gpu in found.gpus})
         return found
 
     def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
@@ -200,6 +204,7 @@ class _Reader:
         self._find = (library, driver_root)
         self._library = ""  # its path, once it is loaded
         self._version: tuple[int, ...] = ()
+        self._proc = proc
         self._processes = ProcessReader(proc)
         self.pending = ("a call", time.monotonic())
 
@@ -228,11 +233,10 @@ class _Reader:
         """
         self._processes.check()
         with self._initialised() as count:
-            cards = {index: self._handle(index) for index in range(count)}
             handles = {
-                self._query(f"uuid of GPU {index}", pynvml.nvmlDeviceGetUUID, handle): handle
-                for index, handle in cards.items()
-                if not isinstance(handle, Refusal)
+                self._query(f"uuid in GPU {index}", pynvml.nvmlDeviceGetUUID, handle): handle
+                for index in range(count)
+                for handle in self._devices(self._handle(index))
             }
             known = {uuid: handle for uuid, handle in handles.items() if isinstance(uuid, str)}
             return self._processes.read(known, self._query)
@@ -256,6 +260,15 @@ class _Reader:
     def _handle(self, index: int) -> Any:
         return self._query(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
 
+    def _devices(self, card: Any) -> Iterator[Any]:
+        """Yield the handles that NVML can ask for the processes of a card."""
+        if isinstance(card, Refusal):
+            return
+        if mig.is_on(self._query("MIG mode", _mig_mode, card)):
+            yield from mig.handles(card, self._query)
+        else:
+            yield card
+
     def _gpu(self, index: int) -> GpuAnswers:
         handle = self._handle(index)
 
@@ -266,6 +279,7 @@ class _Reader:
 
         memory = get("memory", _memory_bytes)
         total, reserved = (memory, memory) if isinstance(memory, Refusal) else memory
+        mode = get("MIG mode", _mig_mode)
         return GpuAnswers(
             index=index,
             handle=handle if isinstance(handle, Refusal) else "open",
@@ -278,7 +292,8 @@ class _Reader:
             brand=get("brand", pynvml.nvmlDeviceGetBrand),
             architecture=get("architecture", pynvml.nvmlDeviceGetArchitecture),
             compute_capability=get("compute capability", pynvml.nvmlDeviceGetCudaComputeCapability),
-            mig_mode=get("MIG mode", lambda card: tuple(pynvml.nvmlDeviceGetMigMode(card))),
+            mig_mode=mode,
+            partitions=mig.partitions(handle, self._query, self._proc) if mig.is_on(mode) else (),
             cores=get("cores", pynvml.nvmlDeviceGetNumGpuCores),
             max_sm_clock_mhz=get(
                 "clock", lambda card: pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)
@@ -355,6 +370,10 @@ def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
     except pynvml.NVMLError as error:
         return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), Refusal(error_name(error))
     return int(memory.total), int(memory.reserved)
+
+
+def _mig_mode(card: Any) -> tuple[int, ...]:
+    return tuple(pynvml.nvmlDeviceGetMigMode(card))
 
 
 def _recovery_action(card: Any) -> int:
@@ -539,4 +558,5 @@ def _next(events: Any, cards: _Cards) -> CardEvent | None:
         return None
     uuid = cards.get(ctypes.cast(found.device, ctypes.c_void_p).value)
     code = int(found.eventData) if kind is EventKind.XID else 0
-    return CardEvent(gpu_uuid=uuid, kind=kind, code=code)
+    instance = None if found.gpuInstanceId == _WHOLE_CARD else int(found.gpuInstanceId)
+    return CardEvent(gpu_uuid=uuid, kind=kind, code=code, gpu_instance=instance)

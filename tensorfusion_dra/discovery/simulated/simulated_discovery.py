@@ -27,7 +27,13 @@ from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_nu
 from tensorfusion_dra.discovery import models, recording, yaml_file
 from tensorfusion_dra.discovery.host import file_version
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
+from tensorfusion_dra.discovery.recording import (
+    GpuAnswers,
+    PartitionAnswers,
+    PciPlace,
+    Recording,
+    Refusal,
+)
 from tensorfusion_dra.discovery.yaml_file import shown
 
 log = structlog.get_logger()
@@ -37,6 +43,9 @@ DRIVER_VERSION: Final = "580.95.05"
 
 _SHORTHAND: Final = re.compile(r"(?P<count>[0-9]{1,4})x(?P<name>.+)")
 _PATH: Final = re.compile(r"/|\.(?:ya?ml|json)$")
+_PARTITION: Final = re.compile(
+    r"(?P<profile>(?P<slices>[1-7])g\.(?P<gib>[0-9]{1,3})gb)(\*(?P<count>[1-7]))?"
+)
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
 
@@ -143,6 +152,7 @@ class GpuProfile:
         use: Memory and compute that each share of the card uses, in percent of its limit.
         recovery_action: Recovery action that the driver requires (nvmlDeviceGpuRecoveryAction_t).
         appears_after_seconds: Counted from the start of the simulation.
+        mig: Profiles of its partitions in MIG mode: ``1g.10gb*2:3g.40gb``; "" without.
     """
 
     card: CardModel
@@ -154,6 +164,7 @@ class GpuProfile:
     use: int = 50
     recovery_action: int = 0
     appears_after_seconds: float = 0.0
+    mig: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +179,11 @@ class NodeProfile:
     driver_version: str = DRIVER_VERSION
     driver_missing_for_seconds: float = 0.0
     hangs: bool = False
+
+
+def _are_partitions(value: object) -> bool:
+    is_text = isinstance(value, str)
+    return not value or (is_text and all(map(_PARTITION.fullmatch, str(value).split(":"))))
 
 
 _Field = tuple[object, Callable[[Any], object], str]
@@ -228,11 +244,12 @@ GPU_FIELDS: Final[Mapping[str, _Field]] = {
         "a number from 0",
     ),
     "appears_after_seconds": _SECONDS,
+    "mig": ("", _are_partitions, "partitions such as 1g.10gb*2:3g.40gb"),
 }
 
 
 def profile_from_text(text: str) -> NodeProfile:
-    """Return the profile of ``<count>x<card>[,<count>x<card>...]``, or of a YAML file.
+    """Return the profile of ``<count>x<card>[@mig=<partitions>][,...]``, or of a YAML file.
 
     Raises:
         InputError: The text is neither, or contains an unknown field or name.
@@ -252,7 +269,11 @@ def profile_from_text(text: str) -> NodeProfile:
                     f"{where}: found {shown(part)}, expected one like 8xA100-SXM4-80GB or the path "
                     f"of a YAML file"
                 )
-            gpus.extend([GpuProfile(card=_card(match["name"], where))] * int(match["count"]))
+            name, _, mig = match["name"].partition("@mig=")
+            if not _are_partitions(mig):
+                expected = GPU_FIELDS["mig"][2]
+                raise InputError(f"{where}: mig: found {shown(mig)}, expected {expected}")
+            gpus.extend([GpuProfile(card=_card(name, where), mig=mig)] * int(match["count"]))
     if len(gpus) > MAX_GPUS:
         raise InputError(f"{where}: found {len(gpus)} cards, expected at most {MAX_GPUS}")
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
@@ -295,6 +316,7 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
         use=fields["use"],
         recovery_action=fields["recovery_action"],
         appears_after_seconds=fields["appears_after_seconds"],
+        mig=fields["mig"],
     )
     return [gpu] * fields["count"]
 
@@ -473,7 +495,12 @@ class SimulatedDiscovery:
     def processes(self) -> Mapping[str, Sequence[GpuProcess]]:
         """Return two processes for each share that has a limit and a pod, by GPU UUID."""
         live = self._live()
-        gpus = {self._uuid(position, gpu): gpu for position, gpu in enumerate(live.gpus)}
+        gpus = {
+            uuid: gpu
+            for position, gpu in enumerate(live.gpus)
+            for card in [self._uuid(position, gpu)]
+            for uuid in (card, *(str(each.uuid) for each in _partitions(gpu.mig, card)))
+        }
         found: dict[str, list[GpuProcess]] = {uuid: [] for uuid in gpus}
         for claim in self._prepared():
             for share in claim.shares:
@@ -545,7 +572,8 @@ class SimulatedDiscovery:
             brand=next(brands, 14),
             architecture=_ARCHITECTURES.get(card.compute_capability, _NOT_SUPPORTED),
             compute_capability=card.compute_capability,
-            mig_mode=(int(fault is Fault.MIG),) * 2,
+            mig_mode=(int(fault is Fault.MIG or gpu.mig != ""),) * 2,
+            partitions=_partitions(gpu.mig, self._uuid(position, gpu)),
             cores=_NOT_SUPPORTED,
             max_sm_clock_mhz=_NOT_SUPPORTED,
             recovery_action=gpu.recovery_action,
@@ -561,6 +589,27 @@ class SimulatedDiscovery:
             for position, gpu in enumerate(self._live().gpus)
             if gpu.xid is not None
         }
+
+
+def _partitions(mig: str, gpu_uuid: str) -> tuple[PartitionAnswers, ...]:
+    """Return the partitions of a card; each has half a GiB less than its name says."""
+    every = [
+        match
+        for text in mig.split(":")
+        if (match := _PARTITION.fullmatch(text))
+        for _ in range(int(match["count"] or 1))
+    ]
+    return tuple(
+        PartitionAnswers(
+            uuid=f"MIG-{uuid.uuid5(_NAMESPACE, f'{gpu_uuid}/{number}')}",
+            profile=match["profile"],
+            amounts=(14 * int(match["slices"]), int(match["gib"]) * 1024 - 512),
+            largest=7 * 14,
+            gpu_instance=number,
+            capability_minors=(),
+        )
+        for number, match in enumerate(every)
+    )
 
 
 # As in an eight-card server: two cards per root complex, four per NUMA node. Each PCI domain has

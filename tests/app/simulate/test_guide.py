@@ -282,3 +282,18 @@ def test_an_unusable_file_is_a_one_line_error(tmp_path: Path, text: str, error: 
 
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert error in ended.stderr
+
+
+def test_partitions_go_to_pods_that_ask_for_them_and_to_no_others() -> None:
+    file = Path(__file__).with_name("partitions.yaml")
+    report = simulated(file, "--gpus", "1xA100-SXM4-80GB,1xA100-SXM4-80GB@mig=2g.20gb:1g.10gb*5")
+
+    got = {
+        pod["name"]: (pod["shares"][0]["device"][:3] if pod["shares"] else "", pod["phase"])
+        for pod in report["pods"]
+    }
+    asking = [got.pop(f"partitioned-{number}") for number in range(1, 6)]
+    asking += [got.pop("by-class"), got.pop("one-more")]
+    assert sorted(asking) == [("", "Pending"), *[("mig", "Running")] * 6]
+    assert got == dict.fromkeys(("share", "own", "by-model", "kai"), ("gpu", "Running"))
+    assert report["left_behind"] == []

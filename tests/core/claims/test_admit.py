@@ -15,6 +15,7 @@ from tensorfusion_dra.core.claims import isolation, lending
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
+from tensorfusion_dra.core.claims.share_policy import OF_CARDS
 from tensorfusion_dra.core.devices.capacity import Oversubscription, consumable
 from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -201,7 +202,7 @@ ADMIN = exclusive_allocation(GPU_0, request="watch", admin_access=True)
 SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 
 
-@pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
+@pytest.mark.parametrize(("mode", "other"), list(product(OF_CARDS, repeat=2)))
 @pytest.mark.parametrize(
     "user", [EXCLUSIVE, allocation(GPU_0, 1, tflops="312", vram="80Gi")], ids=["whole", "share"]
 )
@@ -219,7 +220,7 @@ def test_admin_access_fits_beside_every_user_and_blocks_none(
 
 @pytest.mark.parametrize(
     ("existing", "wanted"),
-    [pair for pair in product(Isolation, repeat=2) if SHARED in pair or len({*pair}) == 2],
+    [pair for pair in product(OF_CARDS, repeat=2) if SHARED in pair or len({*pair}) == 2],
 )
 def test_card_has_one_mode_and_in_shared_isolation_one_tenant(
     existing: Isolation, wanted: Isolation

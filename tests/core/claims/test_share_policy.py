@@ -115,7 +115,7 @@ def test_each_value_comes_from_the_first_source_that_sets_it() -> None:
     assert merged() == DEFAULTS
 
 
-SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
+SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in share_policy.OF_CARDS)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ OTHERS = "expected one of apiVersion, kind, limits, isolation, qos"
         ),
         (
             gpu_share(isolation="partitioned"),
-            "isolation: found 'partitioned', expected one of soft, hard, shared (cards are not "
-            "partitioned by this driver: soft divides a card by limits, shared gives whole cards",
+            "isolation: found 'partitioned', expected one of soft, hard, shared (partitions of "
+            "GPUs in MIG mode have their own class, partition.tensor-fusion.ai",
         ),
         *(
             (found, f"parameters: found {found!r}, expected an object")

@@ -162,6 +162,11 @@ def test_node_may_have_no_cards(tmp_path: Path) -> None:
         ("gpus: [{product: T4, uuid: GPU-1}]", "uuid: found 'GPU-1', expected GPU- and"),
         ("gpus: [{product: T4, fault: fire}]", "fault: found 'fire', expected one of mig, no-mem"),
         ("gpus: [{product: T4, fault: [mig]}]", "fault: found a list of 1, expected one of"),
+        (
+            "gpus: [{product: T4, mig: 9g.10gb}]",
+            "mig: found '9g.10gb', expected partitions such as",
+        ),
+        ("gpus: [{product: T4, mig: [1g.5gb]}]", "mig: found a list of 1, expected partitions"),
         ("gpus: [{product: T4, xid: many}]", "xid: found 'many', expected a number"),
         ("gpus: [{product: T4, xid: -1}]", "xid: found -1, expected a number"),
         ("gpus: [{product: T4, recovery_action: true}]", "recovery_action: found True, expected"),
@@ -286,6 +291,22 @@ def test_shorthand_may_mix_card_models() -> None:
 
     models = ["A100", "A100", "H100", "RTX4090"]
     assert [(gpu.index, gpu.model) for gpu in made] == list(enumerate(models))
+
+
+def test_card_with_partitions_is_published_as_these() -> None:
+    whole, *parts = gpus("1xT4,1xA100-SXM4-80GB@mig=1g.10gb*2:3g.40gb")
+
+    found = [(each.partition, each.vram_bytes // MIB, each.milli_tflops) for each in parts]
+    assert found == [
+        ("1g.10gb", 9728, 312_000 // 7),
+        ("1g.10gb", 9728, 312_000 // 7),
+        ("3g.40gb", 40448, 312_000 * 3 // 7),
+    ]
+    assert (whole.model, {each.model for each in parts}) == ("T4", {"A100"})
+    assert len({each.uuid for each in parts}) == 3
+    assert len({each.parent_uuid for each in parts}) == 1
+    with pytest.raises(InputError, match=r"mig: found '1g', expected partitions such as"):
+        gpus("1xA100-SXM4-80GB@mig=1g")
 
 
 @pytest.mark.parametrize(

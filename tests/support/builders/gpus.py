@@ -4,6 +4,7 @@ from typing import Any
 
 from tensorfusion_dra import testing
 from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
@@ -14,6 +15,20 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
         "cuda_driver_version": (12, 4),
     }
     return testing.gpu(index, **{**given, **changes})
+
+
+def partition(number: int = 0, card: int = 0, **changes: Any) -> Gpu:
+    """Return a partition of a card, a seventh of its compute; changes set its other attributes."""
+    given = {
+        "uuid": f"MIG-{number:08x}-0000-4000-8000-{card:012x}",
+        "partition": "1g.10gb",
+        "parent_uuid": gpu(card).uuid,
+        "vram_bytes": 9728 * MIB,
+        "milli_tflops": 40_444,
+        "gpu_instance": 7 + number,
+        "capability_minors": (66 + 9 * number, 67 + 9 * number),
+    }
+    return gpu(card, **{**given, **changes})
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
