@@ -135,6 +135,7 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
         assert log_lines(cluster, "thread_left_behind") == []
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_mark_of_the_node_taints_its_card_also_over_restarts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
