@@ -84,8 +84,8 @@ def capacity_errors(
     """Yield the rule violations of one capacity's range of requests.
 
     Args:
-        units: In which amounts with a fraction are computed: whole numbers until Kubernetes 1.36,
-            thousandths from 1.37 on (gate DRAFractionalCapacityRange). By default both, so that
+        units: In which amounts with a fraction are computed: whole numbers until Kubernetes 1.37,
+            thousandths from 1.38 on (gate DRAFractionalCapacityRange). By default both, so that
             every release stores the capacity.
     """
     policy, path = as_map(capacity.get("requestPolicy")), f"{path}.requestPolicy"
