@@ -8,6 +8,7 @@ DRIVER: Final = "tensor-fusion.ai.dra-driver"
 DEVICE_CLASS: Final = "tensor-fusion.ai"
 PARTITION_CLASS: Final = "partition.tensor-fusion.ai"
 """The partitions of cards in MIG mode, which claims of the other class do not get."""
+OWN_CLASSES: Final = (DEVICE_CLASS, PARTITION_CLASS)
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
 LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"

@@ -71,8 +71,7 @@ class CardFiles:
                     raise RetryableError(
                         f"{device.name}: found no minor number, expected one from NVML"
                     )
-                is_closed = device.gpu.partition and len(device.gpu.capability_minors) != 2
-                if is_closed:
+                if device.gpu.partition and len(device.gpu.capability_minors) != 2:
                     raise RetryableError(
                         f"{device.name}: found no device nodes for its instances, expected their "
                         "numbers in /proc/driver/nvidia-caps/mig-minors"

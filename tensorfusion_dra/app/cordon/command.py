@@ -31,6 +31,8 @@ _ANNOTATION_NODE: Final = "tensor-fusion.ai/cordoned-node"
 _ANNOTATION_BY: Final = "tensor-fusion.ai/cordoned-by"
 _ANNOTATION_REASON: Final = "tensor-fusion.ai/cordon-reason"
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_RULES_MINOR: Final = 37
+"""First minor version of Kubernetes whose API server serves DeviceTaintRules by default."""
 _FOLLOW_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 
@@ -71,7 +73,7 @@ def run(flags: argparse.Namespace) -> int:
     node, device = chosen(published(lists), flags.card)
     user = _user(api)
     taint = cordon.taint(user, flags.reason, evicts=flags.evict, since=datetime.now(UTC))
-    if serves_rules(lists):
+    if _rules(lists) is not None:
         rule = {
             "apiVersion": RESOURCE_VERSION,
             "kind": "DeviceTaintRule",
@@ -107,15 +109,6 @@ def run(flags: argparse.Namespace) -> int:
     return 0
 
 
-def serves_rules(lists: ClusterLists) -> bool:
-    """Return True if the cluster follows DeviceTaintRules.
-
-    Raises:
-        RetryableError: The API server did not answer, or permission to list them is missing.
-    """
-    return (lists.minor_version or 0) >= 37 and lists.items_if_served(RULES) is not None
-
-
 def published(lists: ClusterLists) -> CardsByPlace:
     """Return the cards of all slices of this driver."""
     return {
@@ -132,7 +125,7 @@ def by_rules(lists: ClusterLists) -> CardsByPlace:
             str(map_at(rule, "metadata", "annotations").get(_ANNOTATION_NODE, "")),
             str(rule["metadata"]["name"]).removeprefix(RULE_PREFIX),
         ): rule
-        for rule in (lists.items(RULES) if serves_rules(lists) else ())
+        for rule in _rules(lists) or ()
         if str(rule["metadata"]["name"]).startswith(RULE_PREFIX)
     }
 
@@ -179,6 +172,16 @@ def annotate(api: Api, node: str, device: str, text: str | None) -> None:
         content_type=MERGE_PATCH,
         permission="patch nodes",
     )
+
+
+def _rules(lists: ClusterLists) -> list[dict[str, Any]] | None:
+    """Return the cluster's DeviceTaintRules; None if it does not follow such rules.
+
+    Raises:
+        RetryableError: The API server did not answer, or permission to list them is missing.
+    """
+    is_new = (lists.minor_version or 0) >= _RULES_MINOR
+    return lists.items_if_served(RULES) if is_new else None
 
 
 def _user(api: Api) -> str:

@@ -82,7 +82,7 @@ def queued(context: Context) -> Iterator[Finding]:
             "amounts, so it charges whole cards, or admits no such pod if it does not know the "
             "class",
             expected="Jobs, or claim templates with amounts, which Kueue charges as they are",
-            remedy="see docs/advanced.md, Quotas",
+            remedy="see docs/advanced.md, Kueue",
         )
 
 

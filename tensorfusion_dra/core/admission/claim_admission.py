@@ -169,8 +169,7 @@ def _to_fill(devices: Mapping[str, Any]) -> Json:
     """Return the first request of this driver's class, else the first of an administrator's own."""
     every = objects_at(devices, "requests")
     exact = [each for each in every if isinstance(each.get("exactly"), dict)]
-    classes = (names.DEVICE_CLASS, names.PARTITION_CLASS)
-    ours = [each for each in exact if each["exactly"].get("deviceClassName") in classes]
+    ours = [each for each in exact if each["exactly"].get("deviceClassName") in names.OWN_CLASSES]
     if not exact:
         raise InputError("found no request with `exactly`, expected one to fill")
     return (ours or exact)[0]

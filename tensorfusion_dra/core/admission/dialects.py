@@ -265,10 +265,7 @@ WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
         FieldMapping(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
         FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
-        FieldMapping(
-            *(_ANNOTATION, f"{_OF}gpu-compute.mode"),
-            note=_LIMITER,
-        ),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
         FieldMapping(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
     ),
     # kserve/kserve: the samples of managed DRA, pkg/constants (whole devices; for the first

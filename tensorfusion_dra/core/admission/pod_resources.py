@@ -14,8 +14,7 @@ Kueue, still finds the resources there.
 
 Kubernetes validates a pod after its webhooks, when these resources are gone. So the rules of
 extended resources are checked here: whole numbers, limits, and requests that equal them
-(pkg/apis/core/validation). A Job's template is refused by
-the API server for the same reasons.
+(pkg/apis/core/validation). The API server refuses a Job's template for the same reasons.
 
 Resources say all that a queue has to charge. Annotations may add what is no amount, such as a
 model, and limits above the amounts. Annotations that request amounts themselves are refused.
@@ -50,8 +49,11 @@ AMOUNTS: Final = {
 }
 """Resources that are an amount of each GPU, and the annotation that means the same."""
 _BECOMES: Final = {**AMOUNTS, names.RESOURCE_GPU: names.ANNOTATION_GPU_COUNT}
-_COMPUTE: Final = frozenset({"tensor-fusion.ai/tflops", "tensor-fusion.ai/compute-percent"})
-_MEMORY: Final = frozenset({"tensor-fusion.ai/vram", "tensor-fusion.ai/vram-percent"})
+_PERCENT_OF: Final = {
+    "tensor-fusion.ai/tflops": "tensor-fusion.ai/compute-percent",
+    "tensor-fusion.ai/vram": "tensor-fusion.ai/vram-percent",
+}
+_COMPUTE, _MEMORY = map(frozenset, _PERCENT_OF.items())
 _LIMITED: Final = {
     names.ANNOTATION_TFLOPS_LIMIT: _COMPUTE,
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT: _COMPUTE,
@@ -66,10 +68,6 @@ _SAME: Final = (
     names.ANNOTATION_INJECT_CONTAINER,
 )
 """Annotations that say what resources say."""
-_PERCENT_OF: Final = {
-    "tensor-fusion.ai/tflops": "tensor-fusion.ai/compute-percent",
-    "tensor-fusion.ai/vram": "tensor-fusion.ai/vram-percent",
-}
 _UNSET: Final = frozenset({"", "0", "false"})
 _KINDS: Final = ("limits", "requests")
 
@@ -115,44 +113,13 @@ def read(pod: Item) -> OfResources:
     if len(every) > pod_admission.MAX_CONTAINERS:
         return OfResources(pod=pod, errors=(pod_admission.TOO_MANY_CONTAINERS,))
     for path, container in every:
-        resources = map_at(container, "resources")
-        limits, requests = (map_at(resources, kind) for kind in _KINDS)
         where = f"{path}.resources.limits"
-        if names.NVIDIA_GPU in {**limits, **requests}:
-            errors.append(_beside(where, names.NVIDIA_GPU, names_of_pod[0]))
-        own = {
-            name: (limits.get(name), requests.get(name))
-            for name in {**limits, **requests}
-            if name.startswith(names.ANNOTATION_PREFIX)
-            and not name.startswith(names.TENSOR_FUSION_INDEX)
-        }
-        if own.keys() <= {names.RESOURCE_GPU}:
-            continue
-        texts = {
-            name: _refusal(name, *each) or (is_partitioned and _of_partition(name, each[0])) or ""
-            for name, each in own.items()
-        }
-        errors += [
-            FieldError(f"{where}[{name}]", Reason.INVALID, text)
-            for name, text in texts.items()
-            if text
-        ]
-        errors += [
-            _beside(where, percent, amount)
-            for amount, percent in _PERCENT_OF.items()
-            if {amount, percent} <= own.keys()
-        ]
-        for kind, listed in (("limits", limits), ("requests", requests)):
-            if listed:
-                container["resources"][kind] = {
-                    name: text for name, text in listed.items() if name not in own
-                }
-        asked[name_of(container)] = {
-            _BECOMES[name]: str(limit)
-            for name, (limit, _) in own.items()
-            if not texts[name] and quantity.parse(limit).nano
-        }
-    asked = {name: amounts for name, amounts in asked.items() if amounts}
+        of_container, found_errors = _of_container(
+            where, container, names_of_pod[0], is_partitioned=is_partitioned
+        )
+        errors += found_errors
+        if of_container:
+            asked[name_of(container)] = of_container
     if asked and not errors:
         errors += _said_twice(annotations, asked)
     found: Amounts = {}
@@ -211,6 +178,54 @@ def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amount
         each["resources"] = {"limits": asked.get(name_of(each), {})}
     again = pod_request.parse(review.annotations_of(read(made).pod))
     return (asked, rest) if again == pod_request.parse(annotations) else ({}, annotations)
+
+
+def _of_container(
+    where: str, container: Json, amount_of_pod: str, *, is_partitioned: bool
+) -> tuple[Amounts, list[FieldError]]:
+    """Take the resources out of a container; return their annotations, and what is wrong with them.
+
+    Args:
+        where: Path of its limits.
+        amount_of_pod: A resource that is named in the pod, for the text of an error.
+        is_partitioned: True if the pod asks for partitions.
+    """
+    resources = map_at(container, "resources")
+    given = {kind: map_at(resources, kind) for kind in _KINDS}
+    limits, requests = given.values()
+    every = {**limits, **requests}
+    errors = [_beside(where, names.NVIDIA_GPU, amount_of_pod)] if names.NVIDIA_GPU in every else []
+    own = {
+        name: (limits.get(name), requests.get(name))
+        for name in every
+        if name.startswith(names.ANNOTATION_PREFIX)
+        and not name.startswith(names.TENSOR_FUSION_INDEX)
+    }
+    if own.keys() <= {names.RESOURCE_GPU}:
+        return {}, errors
+    texts = {
+        name: _refusal(name, *each) or (is_partitioned and _of_partition(name, each[0])) or ""
+        for name, each in own.items()
+    }
+    errors += [
+        FieldError(f"{where}[{name}]", Reason.INVALID, text) for name, text in texts.items() if text
+    ]
+    errors += [
+        _beside(where, percent, amount)
+        for amount, percent in _PERCENT_OF.items()
+        if {amount, percent} <= own.keys()
+    ]
+    for kind, listed in given.items():
+        if listed:
+            container["resources"][kind] = {
+                name: text for name, text in listed.items() if name not in own
+            }
+    found = {
+        _BECOMES[name]: str(limit)
+        for name, (limit, _) in own.items()
+        if not texts[name] and quantity.parse(limit).nano
+    }
+    return found, errors
 
 
 def _beside(where: str, name: str, other: str) -> FieldError:

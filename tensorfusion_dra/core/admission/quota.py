@@ -32,11 +32,7 @@ from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import (
-    as_map,
-    is_whole_number,
-    map_at,
-)
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map, is_whole_number, map_at
 
 WORKERS: Final = "workers"
 
@@ -57,7 +53,6 @@ _DEFAULTS: Final = (
     ("defaultLimits", names.CAPACITY_VRAM, names.ANNOTATION_VRAM_LIMIT, ""),
 )
 _UNSET: Final = ("", "0")
-_OWN_CLASSES: Final = (names.DEVICE_CLASS, names.PARTITION_CLASS)
 
 Item = Mapping[str, Any]
 Amounts = dict[str, Quantity]
@@ -245,7 +240,7 @@ def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, i
         options = []
         for full_name, each in resource_claims.alternatives(request):
             of_class = str(each.get("deviceClassName"))
-            is_ours = of_class in _OWN_CLASSES or classes.get(of_class) is not None
+            is_ours = of_class in names.OWN_CLASSES or classes.get(of_class) is not None
             if is_ours and not each.get("adminAccess"):
                 found = (
                     resource_claims.MAX_RESULTS
