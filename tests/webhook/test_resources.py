@@ -237,7 +237,7 @@ def test_claim_template_is_filled_when_it_is_created_and_never_refused() -> None
 
     (request,) = found["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"]["capacity"]["requests"] == {"vram": "20Gi"}
-    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "true"}
+    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:vram"}
     assert (refused.changed, list(refused.errors)) == (None, [])
     assert "expected 20Gi: DeviceClass quarter sets the amounts" in refused.warnings[0]
     assert cluster.rules.template(review) == PASSED

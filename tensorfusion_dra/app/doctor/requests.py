@@ -95,21 +95,20 @@ def templates(context: Context) -> Iterator[Finding]:
     for each in context.cluster.items(resource_path("resourceclaimtemplates")):
         name = "ResourceClaimTemplate {namespace}/{name}".format_map(each["metadata"])
         remedy = "delete the template and create it again"
-        if differing := list(class_admission.outdated(each, known)):
-            yield warning(
-                name,
-                f"has amounts from before its class was changed: {differing[0][0]}",
-                expected=differing[0][1],
-                remedy=remedy,
-            )
-            continue
         is_left = map_at(each, "metadata", "labels").get(names.LABEL_FILL_AMOUNTS) == "false"
         with suppress(DriverError):  # its claims are refused, which says why
-            if not is_left and class_admission.of_template(each, known) != each:
+            if differing := list(class_admission.outdated(each, known)):
+                yield warning(
+                    name,
+                    f"has amounts from before its class was changed: {differing[0][0]}",
+                    expected=differing[0][1],
+                    remedy=remedy,
+                )
+            elif not is_left and class_admission.of_template(each, known) != each:
                 yield note(
                     name,
-                    "names no amounts, as it was created while the webhook did not fill templates: "
-                    "its claims get those of their class, but a queue charges whole cards",
+                    "lacks amounts of its class, as it was created while the webhook did not fill "
+                    "templates: its claims get them, but a queue charges all of what is missing",
                     expected="the amounts of its class",
                     remedy=f"{remedy}, or label it {names.LABEL_FILL_AMOUNTS}=false",
                 )

@@ -37,6 +37,7 @@ from tensorfusion_dra.core.kubernetes import (
     untyped_json,
 )
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import (
     as_list,
     as_map,
@@ -169,7 +170,9 @@ def of_template(template: Item, classes: Classes) -> Item:
     if found == claim:
         return template
     metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
-    annotations = {**review.annotations_of(template), names.ANNOTATION_FILLED: "true"}
+    annotations = review.annotations_of(template)
+    added = {*_noted(annotations), *(_amounts(found).keys() - _amounts(claim).keys())}
+    annotations = {**annotations, names.ANNOTATION_FILLED: ",".join(sorted(added))}
     return {
         **template,
         "metadata": {**metadata, "annotations": annotations},
@@ -178,16 +181,40 @@ def of_template(template: Item, classes: Classes) -> Item:
 
 
 def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
-    """Yield each amount of a filled template that its class has changed since, and the new one."""
-    if names.ANNOTATION_FILLED not in review.annotations_of(template):
-        return
-    for request in resource_claims.main_requests({"spec": map_at(template, "spec", "spec")}):
-        for name, each, of_class in _shares(request, classes):
-            given = claim_admission.parsed_amounts(map_at(each, "capacity", "requests"))
-            for key, amount in (of_class.requests or {}).items():
-                if given.get(key) != amount:
-                    now = f"{each['deviceClassName']} has {amount}"
-                    yield f"request {name}: {key} {given.get(key, 'none')}", now
+    """Yield each amount that a filled template would get otherwise now, and what it would get.
+
+    Raises:
+        InputError: A request names an amount that its class forbids now.
+    """
+    added = _noted(review.annotations_of(template))
+    claim: Json = untyped_json.copied({"spec": map_at(template, "spec", "spec")})
+    before = _amounts(claim)
+    for name, each in resource_claims.every_request(claim):
+        given = map_at(each, "capacity", "requests")
+        left = {key: text for key, text in given.items() if f"{name}:{key}" not in added}
+        each["capacity"] = {"requests": left}
+    now = _amounts(filled(claim, classes, (), splits=False)) if added else before
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            request, _, amount = key.partition(":")
+            found = f"request {request}: {amount} {before.get(key, 'none')}"
+            yield found, f"{now.get(key, 'none')}, which its class has now"
+
+
+def _noted(annotations: Mapping[str, str]) -> list[str]:
+    """Return the amounts that were filled into a template, as `_amounts` names them."""
+    return list(filter(None, annotations.get(names.ANNOTATION_FILLED, "").split(",")))
+
+
+def _amounts(claim: Item) -> dict[str, Quantity]:
+    """Return the amounts of a claim by request and capacity: `gpu:vram`, `gpu/first:vram`."""
+    return {
+        f"{name}:{key}": amount
+        for name, each in resource_claims.every_request(claim)
+        for key, amount in claim_admission.parsed_amounts(
+            map_at(each, "capacity", "requests")
+        ).items()
+    }
 
 
 def _fill(name: str, request: Json, of_class: ShareParameters) -> None:

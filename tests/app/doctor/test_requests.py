@@ -63,7 +63,7 @@ def template(metadata: Json | None = None, **exactly: Any) -> Json:
     }
 
 
-FILLED: Json = {"annotations": {names.ANNOTATION_FILLED: "true"}}
+FILLED: Json = {"annotations": {names.ANNOTATION_FILLED: "gpu:vram"}}
 QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
 
 
@@ -117,7 +117,7 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
         (
             requests.templates,
             {CLASSES: items(QUARTER), TEMPLATES: items(template())},
-            [(Level.NOTE, "ResourceClaimTemplate team-a/share: names no amounts")],
+            [(Level.NOTE, "ResourceClaimTemplate team-a/share: lacks amounts of its class")],
         ),
         (
             requests.templates,
@@ -133,7 +133,7 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
                 CLASSES: items(QUARTER),
                 TEMPLATES: items(template(FILLED, capacity={"requests": {"vram": "10Gi"}})),
             },
-            [(Level.WARNING, "before its class was changed: request gpu: vram 10Gi; quarter has")],
+            [(Level.WARNING, "before its class was changed: request gpu: vram 10Gi; 20Gi, which its")],
         ),
         (
             requests.templates,
