@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_simulator.api import gates, metadata, object_rules, rules
-from dra_simulator.api.formats import duplicate, forbidden, not_found
+from dra_simulator.api.formats import duplicate, forbidden, not_found, not_supported
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.object_rules import CheckExpression, any_expression
@@ -35,6 +35,8 @@ _POD_MUTABLE: Final = frozenset(
         "tolerations",
     }
 )
+_OF_PODS: Final = ("cpu", "hugepages-", "memory")
+"""Resources that spec.resources of a pod can have (component-helpers/resource)."""
 _GATED: Final[Json] = {
     "type": "PodScheduled",
     "status": "False",
@@ -247,6 +249,10 @@ class PodStrategy(Strategy):
                 )
             return
         names = [claim.get("name") for claim in elements(spec.get("resourceClaims"))]
+        for kind in ("limits", "requests"):
+            for name in part(part(spec, "resources"), kind):
+                if name not in _OF_PODS and not name.startswith("hugepages-"):
+                    yield not_supported(f"spec.resources.{kind}[{name}]", name, _OF_PODS)
         seen: list[object] = []
         for struct, at, found in SCHEMA.walk("PodSpec", spec, "spec"):
             yield from rules.errors(struct, found, at)
