@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
@@ -225,12 +225,19 @@ class AdmissionRules:
         """
         if not asked.is_creation:
             return PASSED
-        of_resources = pod_resources.read(asked.document)
-        if of_resources.errors:
-            return Decision(errors=of_resources.errors)
+        pod, of_resources = asked.document, pod_resources.read(asked.document)
+        by_resources = pod_resources.named(pod)
+        errors = of_resources.errors or (*(pod_findings.mixed(pod) if by_resources else ()),)
+        if errors:
+            return Decision(errors=errors)
         if not pod_request.requests_gpu(review.annotations_of(of_resources.pod)):
             return PASSED
-        return self._shared(asked, of_resources.pod)
+        found = self._shared(asked, of_resources.pod)
+        if not by_resources:
+            return found
+        texts = partial(pod_resources.renamed, pod=pod)
+        errors = tuple(replace(e, path=texts(e.path), text=texts(e.text)) for e in found.errors)
+        return replace(found, errors=errors, warnings=tuple(map(texts, found.warnings)))
 
     def _shared(self, asked: Review, pod: Item) -> Decision:
         """Return the decision on a new pod with annotations that request a share.

@@ -325,8 +325,8 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
 
 OF_HAMI = (
     "spec.containers[0].resources.limits[nvidia.com/gpumem]: found a word of hami beside "
-    "annotations of tensor-fusion.ai, expected only one of the two: the webhook translates it in "
-    "pods without these annotations, with hami in webhook.dialects of the chart and the label "
+    "annotations or resources of tensor-fusion.ai, expected only one of the two: the webhook "
+    "translates it in pods without these, with hami in webhook.dialects of the chart and the label "
     "tensor-fusion.ai/dialect-hami=true on the namespace"
 )
 

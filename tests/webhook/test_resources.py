@@ -168,7 +168,8 @@ def test_resources_give_the_claim_that_annotations_give(
     by_annotations = cluster.admit(pod_document(own))
 
     # Resources name their container, annotations leave it to the webhook.
-    assert by_resources.warnings == by_annotations.warnings
+    warned = [text.replace("-request", "") for text in by_annotations.warnings]
+    assert list(by_resources.warnings) == warned
     assert changed(by_resources)["metadata"] == changed(by_annotations)["metadata"]
     assert cluster.claim_of(by_resources) == cluster.claim_of(by_annotations)
 
@@ -195,13 +196,73 @@ def test_whole_cards_by_the_extended_resource_are_not_this_webhooks() -> None:
     assert Cluster().admit(pod_of(workload("Job", whole))) == PASSED
 
 
-def test_percentage_of_different_cards_is_refused_as_in_annotations() -> None:
-    quarter = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/compute-percent": "25"}}}
+QUARTER_OF_COMPUTE = {"limits": {"tensor-fusion.ai/compute-percent": "25"}}
+ALL_LIMITS = "spec.containers[*].resources.limits"
+
+
+@pytest.mark.parametrize(
+    ("names_of_containers", "path", "text"),
+    [
+        (["a"], f"{ALL_LIMITS}[tensor-fusion.ai/compute-percent]", "found T4"),
+        (["a", "b"], "spec.containers", "tensor-fusion.ai/compute-percent: found T4"),
+    ],
+)
+def test_refusal_names_the_resource_and_no_annotation_that_nobody_wrote(
+    names_of_containers: list[str], path: str, text: str
+) -> None:
     cluster = Cluster(slice_of_models(A100), slice_of_models(T4))
+    containers = [
+        {**MAIN, "name": name, "resources": QUARTER_OF_COMPUTE} for name in names_of_containers
+    ]
 
-    (error,) = cluster.admit(pod_of(workload("Job", quarter))).errors
+    (error,) = cluster.admit(pod_of(workload("Job", *containers))).errors
 
-    assert "expected one kind of GPU" in str(error)
+    assert (error.path, error.text.startswith(text)) == (path, True)
+    assert "expected one kind of GPU" in error.text
+    assert "-request" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "resources", "expected"),
+    [
+        # Words of other systems.
+        (
+            {"gpu-fraction": "0.5"},
+            AMOUNTS,
+            "metadata.annotations[gpu-fraction]: found a word of kai beside annotations or",
+        ),
+        # Whole cards by Kubernetes' extended resource, and a part by annotations.
+        (
+            pod_annotations(vram_request="1Gi", dra_enabled="true"),
+            {"gpu": "2"},
+            "spec.containers[0].resources.limits[tensor-fusion.ai/gpu]: found it beside "
+            "tensor-fusion.ai/vram-request, expected one of the two: it gives whole GPUs",
+        ),
+        (
+            pod_annotations(dra_enabled="banana"),
+            AMOUNTS,
+            "metadata.annotations[tensor-fusion.ai/dra-enabled]: found 'banana', expected true",
+        ),
+    ],
+)
+def test_pod_that_says_two_things_is_refused(
+    annotations: Json, resources: dict[str, str], expected: str
+) -> None:
+    limits = {f"tensor-fusion.ai/{name}": text for name, text in resources.items()}
+    main = {**MAIN, "resources": {"limits": limits}}
+
+    (error,) = Cluster().admit(pod_document(annotations, main)).errors
+
+    assert str(error).startswith(expected)
+
+
+def test_whole_cards_of_one_container_stay_beside_the_share_of_another() -> None:
+    whole = {**WORKER, "resources": {"limits": {names.RESOURCE_GPU: "2"}}}
+    asked = pod_annotations(vram_request="1Gi", dra_enabled="true", inject_container="main")
+
+    for pod in (pod_document({}, MAIN, whole), pod_document(asked, PLAIN | {"name": "main"}, whole)):
+        _, second = changed(Cluster().admit(pod))["spec"]["containers"]
+        assert second == whole
 
 
 def test_quota_fills_in_what_resources_leave_open() -> None:

@@ -69,6 +69,8 @@ _SAME: Final = (
 )
 """Annotations that say what resources say."""
 _UNSET: Final = frozenset({"", "0", "false"})
+_OF_OTHERS: Final = (names.NVIDIA_GPU, "nvidia.com/vgpu-", "nvidia.com/mig-", "amd.com/gpu")
+"""Beginnings of the resources by which other systems give GPUs."""
 _KINDS: Final = ("limits", "requests")
 
 
@@ -85,15 +87,31 @@ class OfResources:
     errors: tuple[FieldError, ...] = ()
 
 
-def named(pod: Item) -> list[str]:
-    """Return the amounts that the resources of a pod's containers name, each once."""
+def named(pod: Item, *, unset: str | None = "0") -> list[str]:
+    """Return the amounts that the resources of a pod's containers name, each once.
+
+    Args:
+        unset: The text by which they name none.
+    """
     every = (
         name
         for _, container in resource_claims.containers_with_paths(pod)
         for kind in _KINDS
-        for name in map_at(container, "resources", kind)
+        for name, text in map_at(container, "resources", kind).items()
+        if str(text) != unset
     )
     return [name for name in dict.fromkeys(every) if name in AMOUNTS]
+
+
+def renamed(text: str, pod: Item) -> str:
+    """Return a text with the pod's resources in place of the annotations that they became."""
+    written = review.annotations_of(pod)
+    for resource, annotation in _BECOMES.items():
+        if annotation not in written:
+            text = text.replace(pod_request.path_of(annotation), _path_of(resource))
+            text = text.replace(annotation, resource)
+    shares = names.ANNOTATION_CONTAINER_SHARES
+    return text.replace(pod_request.path_of(shares), shares).replace(shares, "spec.containers")
 
 
 def read(pod: Item) -> OfResources:
@@ -102,7 +120,7 @@ def read(pod: Item) -> OfResources:
     In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
     extended resource. An amount of 0 is unset.
     """
-    names_of_pod = named(pod)
+    names_of_pod = named(pod, unset=None)
     if not names_of_pod:
         return OfResources(pod=pod)
     result: Json = untyped_json.copied(dict(pod))
@@ -127,13 +145,13 @@ def read(pod: Item) -> OfResources:
         if asked and not errors:
             found = dialects.of_containers(pod, asked, dict)
     except InputError as error:
-        errors.append(FieldError("spec.containers", Reason.INVALID, str(error)))
+        errors.append(FieldError(_path_of(names_of_pod[0]), Reason.INVALID, str(error)))
     if errors:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
         result.setdefault("metadata", {})["annotations"] = {
-            **annotations,
             names.ANNOTATION_DRA_ENABLED: "true",
+            **annotations,
             **found,
         }
     return OfResources(pod=result)
@@ -194,7 +212,7 @@ def _of_container(
     given = {kind: map_at(resources, kind) for kind in _KINDS}
     limits, requests = given.values()
     every = {**limits, **requests}
-    errors = [_beside(where, names.NVIDIA_GPU, amount_of_pod)] if names.NVIDIA_GPU in every else []
+    errors = [_beside(where, name, amount_of_pod) for name in every if name.startswith(_OF_OTHERS)]
     own = {
         name: (limits.get(name), requests.get(name))
         for name in every
@@ -225,7 +243,14 @@ def _of_container(
         for name, (limit, _) in own.items()
         if not texts[name] and quantity.parse(limit).nano
     }
+    if found.keys() == {names.ANNOTATION_GPU_COUNT} and not errors:
+        text = "found it beside amounts of 0, expected one above 0, or none for whole GPUs"
+        errors.append(FieldError(f"{where}[{names.RESOURCE_GPU}]", Reason.REQUIRED, text))
     return found, errors
+
+
+def _path_of(resource: str) -> str:
+    return f"spec.containers[*].resources.limits[{resource}]"
 
 
 def _beside(where: str, name: str, other: str) -> FieldError:
