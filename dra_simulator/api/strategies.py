@@ -35,8 +35,6 @@ _POD_MUTABLE: Final = frozenset(
         "tolerations",
     }
 )
-_OF_PODS: Final = ("cpu", "hugepages-", "memory")
-"""Resources that spec.resources of a pod can have (component-helpers/resource)."""
 _GATED: Final[Json] = {
     "type": "PodScheduled",
     "status": "False",
@@ -251,8 +249,10 @@ class PodStrategy(Strategy):
         names = [claim.get("name") for claim in elements(spec.get("resourceClaims"))]
         for kind in ("limits", "requests"):
             for name in part(part(spec, "resources"), kind):
-                if name not in _OF_PODS and not name.startswith("hugepages-"):
-                    yield not_supported(f"spec.resources.{kind}[{name}]", name, _OF_PODS)
+                if name not in {"cpu", "memory"} and not name.startswith("hugepages-"):
+                    yield not_supported(
+                        f"spec.resources.{kind}[{name}]", name, ("cpu", "hugepages-", "memory")
+                    )
         seen: list[object] = []
         for struct, at, found in SCHEMA.walk("PodSpec", spec, "spec"):
             yield from rules.errors(struct, found, at)

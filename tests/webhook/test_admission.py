@@ -360,7 +360,7 @@ def test_pod_whose_words_cannot_be_said_is_refused() -> None:
     assert errors(Cluster().admission.dialect(Dialect.KAI, review_of(document))) == [
         "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
         "spec: found amounts for containers a, b, expected one GPU for each: a container with a "
-        "share of its own names one request",
+        "share of its own names one request of at most 32",
     ]
 
 

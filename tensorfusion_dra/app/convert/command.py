@@ -451,14 +451,11 @@ class _Conversion:
 
     def _pod(self, pod: CommentedMap) -> None:
         found = dialects.translate(pod, self._spoken)
-        refused = [each for each in found.matches if each.is_refused]
+        ours = pod_resources.named(pod)
+        refused = [each for each in found.matches if each.is_refused or (ours and each.is_removed)]
         for each in refused:
-            self._problem(each.holder, each.key, f"{each.name}: {each.text}")
-        if found.annotations and (ours := pod_resources.named(pod)):
-            refused += [each for each in found.matches if each.is_removed]
-            each = refused[-1]
-            text = f"{each.name}: found it beside {ours[0]}, expected one of the two"
-            self._problem(each.holder, each.key, text)
+            text = f"found it beside {ours[0]}, expected one of the two" if ours else each.text
+            self._problem(each.holder, each.key, f"{each.name}: {text}")
         if found.error:
             self._problem(pod, "spec", found.error)
         if refused or not found.annotations:
@@ -491,9 +488,10 @@ class _Conversion:
             name_of(container): at(container, "resources", "limits")
             for _, container in resource_claims.containers_with_paths(pod)
         }
-        of_words = {id(each.holder) for each in found.matches}
-        if not asked or any(
-            id(limits[name]) not in of_words or names.RESOURCE_GPU in limits[name] for name in asked
+        if (
+            not asked
+            or {id(limits[name]) for name in asked} - {id(each.holder) for each in found.matches}
+            or any(names.RESOURCE_GPU in limits[name] for name in asked)
         ):
             return found.annotations
         for container, amounts in asked.items():

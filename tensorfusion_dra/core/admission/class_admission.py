@@ -171,39 +171,42 @@ def of_template(template: Item, classes: Classes) -> Item:
         return template
     metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
     annotations = review.annotations_of(template)
-    added = {*_noted(annotations), *(_amounts(found).keys() - _amounts(claim).keys())}
-    annotations = {**annotations, names.ANNOTATION_FILLED: ",".join(sorted(added))}
+    earlier = [text for name, text in annotations.items() if name == names.ANNOTATION_FILLED]
+    added = ",".join([*earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())])
     return {
         **template,
-        "metadata": {**metadata, "annotations": annotations},
+        "metadata": {
+            **metadata,
+            "annotations": {**annotations, names.ANNOTATION_FILLED: added},
+        },
         "spec": {**spec, "spec": found["spec"]},
     }
 
 
 def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
-    """Yield each amount that a filled template would get otherwise now, and what it would get.
+    """Yield each amount that a template would get otherwise if it were filled now, and that one.
 
     Raises:
         InputError: A request names an amount that its class forbids now.
     """
-    added = _noted(review.annotations_of(template))
+    added = review.annotations_of(template).get(names.ANNOTATION_FILLED, "").split(",")
     claim: Json = untyped_json.copied({"spec": map_at(template, "spec", "spec")})
     before = _amounts(claim)
     for name, each in resource_claims.every_request(claim):
-        given = map_at(each, "capacity", "requests")
-        left = {key: text for key, text in given.items() if f"{name}:{key}" not in added}
-        each["capacity"] = {"requests": left}
-    now = _amounts(filled(claim, classes, (), splits=False)) if added else before
+        each["capacity"] = {
+            "requests": {
+                key: text
+                for key, text in map_at(each, "capacity", "requests").items()
+                if f"{name}:{key}" not in added
+            }
+        }
+    now = _amounts(filled(claim, classes, (), splits=False))
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
-            request, _, amount = key.partition(":")
-            found = f"request {request}: {amount} {before.get(key, 'none')}"
-            yield found, f"{now.get(key, 'none')}, which its class has now"
-
-
-def _noted(annotations: Mapping[str, str]) -> list[str]:
-    """Return the amounts that were filled into a template, as `_amounts` names them."""
-    return list(filter(None, annotations.get(names.ANNOTATION_FILLED, "").split(",")))
+            yield (
+                f"request {key.replace(':', ': ')} {before.get(key, 'none')}",
+                f"{now.get(key, 'none')}, which its class has now",
+            )
 
 
 def _amounts(claim: Item) -> dict[str, Quantity]:

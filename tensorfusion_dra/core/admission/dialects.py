@@ -504,15 +504,13 @@ def of_containers(
     first, *others = asked.values()
     if len(together) < 2 and all(other == first for other in others):
         return {_COUNT: "1", _INJECT: ",".join(asked)} | complete(first)
-    if len(asked) > resource_claims.MAX_RESULTS:
-        raise InputError(
-            f"found amounts for {len(asked)} containers, expected at most "
-            f"{resource_claims.MAX_RESULTS} with a share of their own"
-        )
-    if any(amounts.get(_COUNT, "1") != "1" for amounts in asked.values()):
+    if len(asked) > resource_claims.MAX_RESULTS or any(
+        amounts.get(_COUNT, "1") != "1" for amounts in asked.values()
+    ):
         raise InputError(
             f"found amounts for containers {', '.join(asked)}, expected one GPU for each: a "
-            "container with a share of its own names one request"
+            "container with a share of its own names one request of at most "
+            f"{resource_claims.MAX_RESULTS}"
         )
     shares: dict[str, object] = {}
     each = {

@@ -232,14 +232,14 @@ def errors(
     for container in every:
         if container.has_share:
             yield from container.errors(wanted, bypasses)
-        if container.has_share and container.takes_cards:
-            asking = (*pod_request.AMOUNTS, *REQUESTING_ANNOTATIONS)
-            yield FieldError(
-                f"{container.path}.resources.limits[{names.RESOURCE_GPU}]",
-                Reason.FORBIDDEN,
-                f"found it beside {next(name for name in asking if name in annotations)}, expected "
-                "one of the two: it gives whole GPUs",
-            )
+            if container.takes_cards:
+                yield FieldError(
+                    f"{container.path}.resources.limits[{names.RESOURCE_GPU}]",
+                    Reason.FORBIDDEN,
+                    "found whole GPUs beside "
+                    + next(filter(annotations.__contains__, (*near, *REQUESTING_ANNOTATIONS)))
+                    + ", expected one of the two",
+                )
 
 
 def _of_isolation(

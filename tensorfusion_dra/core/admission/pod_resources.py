@@ -105,13 +105,12 @@ def named(pod: Item, *, unset: str | None = "0") -> list[str]:
 
 def renamed(text: str, pod: Item) -> str:
     """Return a text with the pod's resources in place of the annotations that they became."""
-    written = review.annotations_of(pod)
     for resource, annotation in _BECOMES.items():
-        if annotation not in written:
-            text = text.replace(pod_request.path_of(annotation), _path_of(resource))
-            text = text.replace(annotation, resource)
-    shares = names.ANNOTATION_CONTAINER_SHARES
-    return text.replace(pod_request.path_of(shares), shares).replace(shares, "spec.containers")
+        if annotation not in review.annotations_of(pod):
+            text = text.replace(
+                pod_request.path_of(annotation), f"spec.containers[*].resources.limits[{resource}]"
+            ).replace(annotation, resource)
+    return text
 
 
 def read(pod: Item) -> OfResources:
@@ -145,7 +144,7 @@ def read(pod: Item) -> OfResources:
         if asked and not errors:
             found = dialects.of_containers(pod, asked, dict)
     except InputError as error:
-        errors.append(FieldError(_path_of(names_of_pod[0]), Reason.INVALID, str(error)))
+        errors.append(FieldError("spec.containers", Reason.INVALID, f"{names_of_pod[0]}: {error}"))
     if errors:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
@@ -243,14 +242,7 @@ def _of_container(
         for name, (limit, _) in own.items()
         if not texts[name] and quantity.parse(limit).nano
     }
-    if found.keys() == {names.ANNOTATION_GPU_COUNT} and not errors:
-        text = "found it beside amounts of 0, expected one above 0, or none for whole GPUs"
-        errors.append(FieldError(f"{where}[{names.RESOURCE_GPU}]", Reason.REQUIRED, text))
     return found, errors
-
-
-def _path_of(resource: str) -> str:
-    return f"spec.containers[*].resources.limits[{resource}]"
 
 
 def _beside(where: str, name: str, other: str) -> FieldError:

@@ -78,7 +78,12 @@ QUEUED = pod_document({}, resourceClaims=ADDED)
             (
                 requests.classes,
                 {CLASSES: items(of_class("a", f"tensor-fusion.ai/{name}"))},
-                [(Level.PROBLEM, f"DeviceClass a: extendedResourceName is tensor-fusion.ai/{name}")],
+                [
+                    (
+                        Level.PROBLEM,
+                        f"DeviceClass a: extendedResourceName is tensor-fusion.ai/{name}",
+                    )
+                ],
             )
             for name in ("vram", "tflops", "vram-percent", "compute-percent")
         ),
@@ -131,7 +136,7 @@ QUEUED = pod_document({}, resourceClaims=ADDED)
         (
             requests.templates,
             {CLASSES: items(QUARTER), TEMPLATES: items(template())},
-            [(Level.NOTE, "ResourceClaimTemplate team-a/share: lacks amounts of its class")],
+            [(Level.WARNING, "ResourceClaimTemplate team-a/share: has no longer, or never had")],
         ),
         (
             requests.templates,
@@ -147,12 +152,17 @@ QUEUED = pod_document({}, resourceClaims=ADDED)
                 CLASSES: items(QUARTER),
                 TEMPLATES: items(template(FILLED, capacity={"requests": OF_10GI})),
             },
-            [(Level.WARNING, "before its class was changed: request gpu: vram 10Gi; 20Gi, which its")],
+            [
+                (
+                    Level.WARNING,
+                    "the template; 20Gi, which its class has now",
+                )
+            ],
         ),
         (
             requests.templates,
             {CLASSES: items(), TEMPLATES: items(template(FILLED, capacity={"requests": OF_10GI}))},
-            [(Level.WARNING, "request gpu: vram 10Gi; none, which its class has now")],
+            [(Level.WARNING, "request gpu: vram 10Gi. Its claims")],
         ),
         # An amount of the template's own.
         (
@@ -162,8 +172,11 @@ QUEUED = pod_document({}, resourceClaims=ADDED)
         ),
         (
             requests.templates,
-            {CLASSES: items(QUARTER), TEMPLATES: items(template(capacity={"requests": {"x": "1"}}))},
-            [(Level.NOTE, "lacks amounts of its class")],
+            {
+                CLASSES: items(QUARTER),
+                TEMPLATES: items(template(capacity={"requests": {"x": "1"}})),
+            },
+            [(Level.WARNING, "amounts of its class: request gpu: vram none. Its claims")],
         ),
     ],
 )

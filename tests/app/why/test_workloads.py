@@ -320,7 +320,9 @@ def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_
 
     (first, text), (second, _) = ((each["lookedAt"], each["found"]) for each in found["findings"])
     assert (code, found["nodes"]) == (1, [])  # its claim is not known, so nothing can be tried
-    assert found["answer"] == f"default/pod cannot be scheduled: {first}: {text} (2 findings in all)."
+    assert (
+        found["answer"] == f"default/pod cannot be scheduled: {first}: {text} (2 findings in all)."
+    )
     assert found["helps"] == [f"correct {first}", f"correct {second}"]
     assert {first, second} == {
         pod_request.path_of(names.ANNOTATION_VRAM_REQUEST),

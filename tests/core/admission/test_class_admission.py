@@ -222,6 +222,7 @@ def test_template_gets_the_amounts_of_its_class_and_says_so() -> None:
         ({}, QUARTER, {"vram": "20Gi"}, [("tflops 25", "none")]),
         ({}, {"vram": "20Gi"}, QUARTER, [("tflops none", "25")]),
         ({}, {"vram": "20Gi"}, None, [("vram 20Gi", "none")]),
+        ({}, None, QUARTER, [("tflops none", "25"), ("vram none", "20Gi")]),
         ({}, QUARTER, {"tflops": "25000m", "vram": "20480Mi"}, []),
         # Amounts that the template names itself are none of the class.
         ({"vram": "1Gi"}, QUARTER, {"tflops": "25", "vram": "40Gi"}, []),
@@ -231,11 +232,11 @@ def test_template_gets_the_amounts_of_its_class_and_says_so() -> None:
     ],
 )
 def test_amounts_of_a_filled_template_are_outdated_once_the_class_has_others(
-    named: Json, at_first: Json, now: Json | None, expected: list[tuple[str, str]]
+    named: Json, at_first: Json | None, now: Json | None, expected: list[tuple[str, str]]
 ) -> None:
     own = template(one(capacity={"requests": named}))
 
-    filled_in = class_admission.of_template(own, classes(at_first))
+    filled_in = class_admission.of_template(own, classes(at_first) if at_first else {})
     current = classes(now) if now else {}
     found = list(class_admission.outdated(filled_in, current))
 
@@ -249,7 +250,7 @@ def test_template_that_is_filled_again_keeps_the_names_of_what_was_filled() -> N
 
     again = class_admission.of_template(first, classes(QUARTER))
 
-    assert again["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:tflops,gpu:vram"}
+    assert again["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:vram,gpu:tflops"}
     assert [each for each, _ in class_admission.outdated(again, classes({"vram": "1Gi"}))] == [
         "request gpu: tflops 25",
         "request gpu: vram 20Gi",
