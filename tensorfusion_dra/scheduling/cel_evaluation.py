@@ -77,12 +77,13 @@ def semver_value(text: str, normalize: bool = False) -> Value:
     return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
 
 
-def extension(*, typed: bool) -> Any:
+def extension(*, typed: bool, release: int) -> Any:
     """Return the library for an environment.
 
     Args:
         typed: True for an environment that checks expressions, in which quantities and versions
             have their own types. False for one that evaluates them.
+        release: Minor version of Kubernetes, which may lack a function.
     """
     as_map = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
     types = {
@@ -90,11 +91,14 @@ def extension(*, typed: bool) -> Any:
         "int": cel.Type.INT,
         "bool": cel.Type.BOOL,
         "double": cel.Type.DOUBLE,
+        "dyn": cel.Type.DYN,
         QUANTITY: cel.Type(QUANTITY) if typed else as_map,
         _SEMVER: cel.Type(_SEMVER) if typed else as_map,
     }
     functions: dict[str, dict[str, Any]] = {}
     for entry in _FUNCTIONS:
+        if release < entry.since:
+            continue
         kinds = (parameter.rpartition(".")[2].lower() for parameter in entry.parameters)
         overload = cel.Overload(
             "_".join(("k8s", entry.name, *kinds)),  # an id that is unique in the library
@@ -226,6 +230,14 @@ def _compared(left: Value, right: Value) -> int:
     return int(one > two) - int(one < two)
 
 
+def _includes(value: object, wanted: object) -> bool:
+    """Return True for a list with an entry that equals a value, and for the value itself."""
+    entries = value if isinstance(value, list) else [value]
+    return any(
+        each == wanted and isinstance(each, bool) == isinstance(wanted, bool) for each in entries
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """One overload; the first parameter of a member function is its receiver."""
@@ -235,6 +247,7 @@ class _Entry:
     returns: str
     function: Callable[..., object]
     is_member: bool = True
+    since: int = releases.OLDEST
 
 
 _ZERO: Final = quantity_value(Quantity(0))
@@ -256,6 +269,7 @@ _FUNCTIONS: Final = (
     _Entry("major", (_SEMVER,), "int", lambda value: _numbers(value)[0]),
     _Entry("minor", (_SEMVER,), "int", lambda value: _numbers(value)[1]),
     _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),
+    _Entry("includes", ("dyn", "dyn"), "bool", _includes, since=releases.INCLUDES),
     *(
         entry
         for kind in (QUANTITY, _SEMVER)
@@ -270,7 +284,7 @@ _FUNCTIONS: Final = (
 
 NOT_COVERED: Final = frozenset(
     {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "format"}
-    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne", "includes"}
+    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne"}
     | {"all", "exists", "transformList", "transformMap", "transformMapEntry"}
 )
 """Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
@@ -425,11 +439,15 @@ def selecting(expression: str, *, count: int) -> Callable[[Mapping[str, Any]], M
     return selected
 
 
-def check_expression(text: str) -> str | None:
-    """Return the error with which the API server rejects an expression; None if it accepts it."""
+def check_expression(text: str, *, release: int = releases.NEWEST) -> str | None:
+    """Return the error with which the API server rejects an expression; None if it accepts it.
+
+    Args:
+        release: Its minor version.
+    """
     if len(text.encode(errors="surrogatepass")) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
-    return next(map(_api_server_error, _errors(text)), None)
+    return next(map(_api_server_error, _errors(text, release)), None)
 
 
 def _api_server_error(error: str) -> str:
@@ -462,7 +480,7 @@ def not_covered(found: Iterable[str]) -> str | None:
     return next((match[1] for match in undeclared if match and match[1] in NOT_COVERED), None)
 
 
-def _errors(text: str) -> list[str]:
+def _errors(text: str, release: int = releases.NEWEST) -> list[str]:
     """Return the errors of an expression, each with its place unless it is one of the result."""
     try:
         root = syntax.parse(text)
@@ -471,10 +489,10 @@ def _errors(text: str) -> list[str]:
         return [str(error)]
     if missing:
         return []
-    return _check(text, own=False) or list(_literal_errors(text, root))
+    return _check(text, own=False, release=release) or list(_literal_errors(text, root))
 
 
-def _check(text: str, *, own: bool) -> list[str]:
+def _check(text: str, *, own: bool, release: int = releases.NEWEST) -> list[str]:
     """Return the errors of types in an expression that takes few steps.
 
     Args:
@@ -490,7 +508,7 @@ def _check(text: str, *, own: bool) -> list[str]:
                 ),
                 text,
             )
-        returned = _checking_environment(own=own).compile(checked).return_type()
+        returned = _checking_environment(own=own, release=release).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.ERROR):  # the latter is that of an attribute
             return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
@@ -544,7 +562,7 @@ def _is_conversion(node: SyntaxNode) -> bool:
 
 
 @functools.cache
-def _checking_environment(*, own: bool) -> Any:
+def _checking_environment(*, own: bool, release: int) -> Any:
     """Return the environment in which expressions are type-checked.
 
     The maps of `device` are declared as variables with dotted names, too, because a message cannot
@@ -561,7 +579,7 @@ def _checking_environment(*, own: bool) -> Any:
     return cel.NewEnv(
         descriptor_pool=declared_types(),
         variables=variables,
-        extensions=_extensions(typed=True),
+        extensions=_extensions(typed=True, release=release),
     )
 
 
@@ -571,12 +589,12 @@ def _evaluating_environment() -> Any:
     return cel.NewEnv(variables={"device": cel.Type.DYN}, extensions=_extensions(typed=False))
 
 
-def _extensions(*, typed: bool) -> list[Any]:
+def _extensions(*, typed: bool, release: int = releases.NEWEST) -> list[Any]:
     return [
         ext_strings.ExtStrings(2),  # the version that Kubernetes has
         ext_bindings.ExtBindings(),
         ext_optional.ExtOptional(),
-        extension(typed=typed),
+        extension(typed=typed, release=release),
     ]
 
 
