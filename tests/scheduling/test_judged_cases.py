@@ -22,7 +22,7 @@ from dra_simulator import allocation_results
 from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices
 from tensorfusion_dra.scheduling.allocation import NoFitError
-from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import SchedulingError
 from tests.support import judged_cases
 from tests.support.objects import NODE, resource_slice
@@ -57,6 +57,7 @@ WRAPS: Final = frozenset(
 )
 """1.36 allocates nothing or a negative amount, as 64 bits wrap around; here the amount is too
 large."""
+
 
 def allocated(case: Json, release: int) -> Json:
     """Return our outcome of a case as the judge writes it."""

@@ -301,7 +301,8 @@ def _selectors_of_devices() -> Iterator[tuple[str, Json]]:
         "a request with derived attributes",
         case(asks(derivedAttributes=[derived]), slices=mixed),
     )
-    for text, odd in (("a list", {"ints": [0, 1]}), ("a long version", {"version": "1.0." + "9" * 20})):
+    odd_values = {"a list": {"ints": [0, 1]}, "a long version": {"version": "1.0." + "9" * 20}}
+    for text, odd in odd_values.items():
         found = [resource_slice({**card("gpu-0"), "attributes": {"odd": odd}})]
         for expression in ("device.allowMultipleAllocations", f'"odd" in {LOOKUP}'):
             wanted = asks("1Gi", selectors=expressions(expression))
