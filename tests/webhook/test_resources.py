@@ -75,6 +75,7 @@ TWO_GPUS: Json = {
     "resources": {"limits": {**MAIN["resources"]["limits"], "tensor-fusion.ai/gpu": "2"}},
 }
 AMOUNTS = {"tflops": "78", "vram": "20Gi"}
+MEMORY: Json = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/vram": "20Gi"}}}
 
 
 def workload(kind: str, *containers: Json, inits: tuple[Json, ...] = (), **spec: Any) -> Json:
@@ -234,6 +235,14 @@ def test_refusal_names_the_resource_and_no_annotation_that_nobody_wrote(
     assert "-request" not in str(error)
 
 
+def test_refusal_names_an_annotation_that_is_there() -> None:
+    follows = pod_annotations(compute_percent_request="memory")
+
+    (error,) = Cluster().admit(pod_document(follows, MEMORY)).errors
+
+    assert error.path == "metadata.annotations[tensor-fusion.ai/compute-percent-request]"
+
+
 @pytest.mark.parametrize(
     ("annotations", "resources", "expected"),
     [
@@ -281,11 +290,10 @@ def test_whole_cards_of_one_container_stay_beside_the_share_of_another() -> None
 
 
 def test_quota_fills_in_what_resources_leave_open() -> None:
-    memory = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/vram": "20Gi"}}}
     single = {"defaultRequests": {"tflops": "10", "vram": "1Gi"}}
     cluster = Cluster(quotas=[quota_document(single=single)])
 
-    claim = cluster.claim_of(cluster.admit(pod_of(workload("Job", memory))))
+    claim = cluster.claim_of(cluster.admit(pod_of(workload("Job", MEMORY))))
 
     (request,) = requests_of(claim)
     assert request["exactly"]["capacity"]["requests"] == {"tflops": "10", "vram": "20Gi"}

@@ -147,7 +147,7 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
                 env=tuple(str(each.get("name")) for each in objects_at(container, "env")),
                 claims=tuple(objects_at(resources, "claims")),
                 takes_gpus=takes_gpus,
-                takes_cards=map_at(resources, "limits").get(names.RESOURCE_GPU, "0") != "0",
+                takes_cards=str(map_at(resources, "limits").get(names.RESOURCE_GPU, 0)) != "0",
                 is_privileged=map_at(container, "securityContext").get("privileged") is True,
                 has_share=name in chosen if chosen else is_chosen,
             )
