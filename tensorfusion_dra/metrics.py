@@ -377,7 +377,10 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
         info(
             "card",
             "A published card.",
-            ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id"),
+            (
+                *("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id"),
+                *("partition", "parent_uuid"),
+            ),
             (
                 tuple(
                     map(
@@ -389,6 +392,8 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
                             gpu.product_name,
                             gpu.driver_version,
                             gpu.pci_bus_id or "",
+                            gpu.partition,
+                            gpu.parent_uuid,
                         ),
                     )
                 )

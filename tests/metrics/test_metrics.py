@@ -132,12 +132,35 @@ def states(label: str, **values: float) -> Samples:
                             "product_name": "NVIDIA A100-SXM4-80GB",
                             "driver_version": "580.65.06",
                             "pci_bus_id": "0000:07:00.0",
+                            "partition": "",
+                            "parent_uuid": "",
                         },
                         1,
                     )
                 ],
             },
             id="card",
+        ),
+        pytest.param(
+            node_view(cards=(card_view("MIG-1", partition="1g.10gb", parent_uuid="GPU-0001"),)),
+            {
+                "card_info": [
+                    (
+                        {
+                            "uuid": "MIG-1",
+                            "device": "mig-1",
+                            "model": "A100",
+                            "product_name": "NVIDIA A100-SXM4-80GB",
+                            "driver_version": "580.65.06",
+                            "pci_bus_id": "0000:07:00.0",
+                            "partition": "1g.10gb",
+                            "parent_uuid": "GPU-0001",
+                        },
+                        1,
+                    )
+                ],
+            },
+            id="partition",
         ),
         pytest.param(
             node_view(cards=(card_view(capacity=amounts(tflops=468, gib=100), is_virtual=True),)),
