@@ -219,6 +219,21 @@ def test_resources_that_no_single_partition_is_are_refused_by_name(
     assert found.startswith(f"{where}{reason}")
 
 
+@pytest.mark.parametrize("other", [{}, {"vram": "8Gi"}])
+def test_whole_gpus_by_the_extended_resource_are_no_partition(
+    cluster: Cluster, other: dict[str, str]
+) -> None:
+    pod = of_resources({"gpu": "1"}, other)
+    by_annotations = of_resources({"gpu": "1"})
+    by_annotations["metadata"]["annotations"] |= pod_annotations(**FOR_ONE)
+
+    for each in (pod, by_annotations):
+        (found,) = errors(cluster.admission.pod(review_of(each)))
+
+        where = "spec.containers[0].resources.limits[tensor-fusion.ai/gpu]: "
+        assert found.startswith(f"{where}found whole GPUs beside isolation partitioned, expected")
+
+
 def test_template_gets_only_what_its_class_for_partitions_names() -> None:
     whole, amounts = (
         Cluster(),
@@ -298,6 +313,26 @@ def test_claim_with_both_kinds_is_refused_at_the_door(cluster: Cluster, other: s
     watching = claim(names.PARTITION_CLASS, other)
     watching["spec"]["devices"]["requests"][1]["exactly"]["adminAccess"] = True
     assert errors(cluster.admission.claim(review_of(watching))) == []
+
+
+@pytest.mark.parametrize("fields", [{"count": 2}, {"allocationMode": "All"}])
+def test_request_for_several_partitions_is_refused(cluster: Cluster, fields: Json) -> None:
+    document = claim(names.PARTITION_CLASS, **fields)
+    watching = claim(names.PARTITION_CLASS, adminAccess=True, **fields)
+
+    (found,) = errors(cluster.admission.claim(review_of(document)))
+
+    assert "request r0: found several partitions, expected one: CUDA shows a process" in found
+    assert errors(cluster.admission.claim(review_of(watching))) == []
+    assert errors(cluster.admission.claim(review_of(claim(names.PARTITION_CLASS, count=1)))) == []
+
+
+def test_class_for_partitions_cannot_name_virtual_amounts(cluster: Cluster) -> None:
+    virtual = share_class("tenth", isolation="partitioned", requests={"virtual_vram": "8Gi"})
+
+    (found,) = errors(cluster.admission.parameters(review_of(virtual)))
+
+    assert "requests.virtual_vram: found a virtual amount, expected a physical one: a part" in found
 
 
 def test_parameters_of_a_claim_cannot_ask_for_partitions(cluster: Cluster) -> None:
