@@ -17,6 +17,7 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import cordon, health
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation, LostCard
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, KnownCards
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_DEVICE_TAINTS
 from tensorfusion_dra.driver import card_health
 from tensorfusion_dra.driver.card_health import CardHealthTracker
@@ -238,6 +239,25 @@ def test_partitions_are_published_with_their_taint_or_not_at_all(is_dropped: boo
     left_out = [each for each in logs if each["event"] == "partitions_not_published"]
     assert len(left_out) == is_dropped
     assert node.slices.writes == [f"create {SLICE}"]
+
+
+@pytest.mark.parametrize("are_stored", [False, True])
+def test_refused_dry_run_delays_new_partitions_alone(are_stored: bool) -> None:
+    slices = SlicesInMemory(refuses_trials=not are_stored)
+    before, node = Published(slices), Published(slices)
+    if are_stored:
+        before.publish()
+        slices.refuses_trials = True
+
+    with pytest.raises(RetryableError, match="does not support dry run"):
+        node.publish()
+
+    partitions = {FIRST, SECOND} if are_stored else set[str]()
+    found = {each["name"] for each in slices.items[SLICE]["spec"]["devices"]}
+    assert found == {CARD.uuid.lower(), *partitions}
+    slices.refuses_trials = False
+    node.publish()
+    assert len(slices.items[SLICE]["spec"]["devices"]) == 3
 
 
 def test_partition_is_cordoned_by_its_own_name() -> None:
