@@ -329,7 +329,7 @@ def _summary(cards: Sequence[_Card]) -> str:
     counted = (_plural(nodes, "node"), _plural(len(published), "GPU"), _plural(shares, "share"))
     parts = [", ".join(counted), *free]
     parts += [f"{_plural(tainted, 'GPU')} tainted, not counted as free"] if tainted else []
-    unused = sum(not card.holders for card in partitions)
+    unused = sum(not card.holders and _health(card) == "ok" for card in partitions)
     parts += [f"{_plural(len(partitions), 'partition')}, {unused} unused"] if partitions else []
     parts += [f"{_plural(gone, 'GPU')} gone, but held by claims"] if gone else []
     return "; ".join(parts)
