@@ -43,9 +43,10 @@ SLICE = "tensor-fusion-resource-slice-node-01"
 class Published:
     """A publisher of a shared card and of two partitions."""
 
-    def __init__(self, slices: SlicesInMemory) -> None:
+    def __init__(self, slices: SlicesInMemory, *cards: Gpu) -> None:
         self.slices = slices
-        self.cards = CatalogBuilder(FixedDiscovery(Inventory(gpus=(CARD, *MIG))), NODE)
+        found = Inventory(gpus=cards or (CARD, *MIG))
+        self.cards = CatalogBuilder(FixedDiscovery(found), NODE)
         self.publisher = Publisher(
             self.cards.catalog, slices, OneNode(), EventsInMemory(), lease=LeaseInMemory()
         )
@@ -164,6 +165,14 @@ def test_claim_with_both_kinds_is_refused(node: Setup) -> None:
     )
 
 
+def test_claim_for_a_partition_may_observe_a_card(node: Setup) -> None:
+    watching = {**exclusive(CARD.uuid.lower(), request="watch"), "adminAccess": True}
+
+    record = node.prepared(put_partition_claim(node, "a", exclusive(FIRST), watching))
+
+    assert record.enforcer == "mig"
+
+
 def test_second_claim_for_a_partition_is_refused_and_others_are_not(node: Setup) -> None:
     first = node.prepared(put_partition_claim(node, "a"))
 
@@ -258,6 +267,19 @@ def test_refused_dry_run_delays_new_partitions_alone(are_stored: bool) -> None:
     slices.refuses_trials = False
     node.publish()
     assert len(slices.items[SLICE]["spec"]["devices"]) == 3
+
+
+def test_partitions_are_listed_after_cards_and_small_ones_first() -> None:
+    large = partition(5, card=1, vram_bytes=4 * SIZE)
+    node = Published(SlicesInMemory(), large, *MIG, CARD)
+
+    node.publish()
+
+    devices = node.slices.items[SLICE]["spec"]["devices"]
+    names_of_devices = [each["name"] for each in devices]
+    assert names_of_devices == [CARD.uuid.lower(), FIRST, SECOND, large.uuid.lower()]
+    # Of two cards, one is divided in three.
+    assert {each["attributes"]["node_managed_gpus"]["int"] for each in devices} == {2}
 
 
 def test_partition_is_cordoned_by_its_own_name() -> None:
@@ -374,6 +396,19 @@ def test_lost_card_takes_all_its_partitions_with_it(cards: Cards) -> None:
 
     assert found == {FIRST: "the GPU is lost: fell off the bus"}
     assert cards.unhealthy() == {FIRST, SECOND}
+
+
+def test_partitions_of_a_card_that_was_lost_wait_and_count_as_one_card(cards: Cards) -> None:
+    cards.claimed.clear()
+    lost = LostCard(subject="GPU 1", uuid=gpu(1).uuid, pci_bus_id=None, text="fell off the bus")
+    cards.found(CARD, lost=(lost,))
+
+    found = cards.found(CARD, *MIG)
+
+    catalog = cards.builder.catalog.current()
+    assert found.keys() == {CARD.uuid.lower()}
+    assert catalog is not None
+    assert catalog.devices[0].attributes[names.ATTR_NODE_TOTAL_GPUS] == 2
 
 
 @pytest.mark.parametrize(

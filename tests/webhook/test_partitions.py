@@ -383,6 +383,7 @@ def test_quota_counts_the_amounts_asked_for_and_then_the_whole_partition() -> No
     del result["consumedCapacity"], result["shareID"]
 
     charged = [quota.counted(document, classes)]
+    assert quota.counted(document) == charged[0]  # before its class is known
     document["status"] = {"allocation": {"devices": {"results": [result]}}}
     charged.append(quota.counted(document, classes))
     data = {"consumed": {"tflops": "40444m", "vram": "9728Mi"}}
@@ -399,3 +400,26 @@ def test_template_with_a_class_of_its_own_keeps_it(cluster: Cluster) -> None:
     document["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "tenth"
 
     assert asked(cluster.claim(document, **FOR_ONE)) == [("tenth", True)]
+
+
+def test_template_with_requests_for_several_drivers_gets_its_partition_filled() -> None:
+    cluster, document = Cluster(), template_claim()
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    (request,) = document["spec"]["devices"]["requests"]
+    request["exactly"]["deviceClassName"] = names.PARTITION_CLASS
+    document["spec"]["devices"]["requests"] = [nic, request]
+    of_nic = share_class("nic", driver="nic.example.com")
+    cluster.admission.classes = ObjectsInMemory(CLASS, of_nic)
+
+    filled = cluster.claim(document, **FOR_ONE)
+
+    assert changed(filled)["spec"]["devices"]["requests"][0] == nic
+    assert asked(filled) == [("nic", False), (names.PARTITION_CLASS, True)]
+
+
+def test_claim_waits_until_the_class_of_partitions_is_known(cluster: Cluster) -> None:
+    cluster.admission.classes = ObjectsInMemory()
+
+    (found,) = errors(cluster.admission.claim(review_of(claim(names.PARTITION_CLASS))))
+
+    assert f"found no DeviceClass {names.PARTITION_CLASS} with valid parameters" in found

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hack.stand_ins import libraries
 from tensorfusion_dra.discovery.nvml import mig
 from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
 
@@ -122,6 +123,29 @@ def test_partition_without_a_profile_in_its_name_is_published(machine: Machine) 
     (only,) = machine.read(divided(0, partition(0, 7, name="!3")))["gpus"]
 
     assert (only["partition"], only["model"]) == ("unknown", "A100")
+
+
+@pytest.mark.parametrize(("mode", "is_divided"), [("1 0", True), ("0 1", False)])
+def test_mode_counts_once_it_is_no_longer_pending(
+    machine: Machine, mode: str, is_divided: bool
+) -> None:
+    text = divided(0, partition(0, 7), mig=mode, memory=libraries.A100["memory"])
+
+    (only,) = machine.read(text)["gpus"]
+
+    assert only["uuid"] == (mig_uuid(0) if is_divided else uuid(0))
+
+
+def test_memory_that_a_card_reserves_is_not_taken_from_each_of_its_partitions(
+    machine: Machine,
+) -> None:
+    seen = {**libraries.A100, "reserved": f"{600 * MIB}"}  # as privileged processes see it
+
+    (only,) = machine.read(
+        divided(0, partition(0, 7), memory=seen["memory"], reserved=seen["reserved"])
+    )["gpus"]
+
+    assert (only["vram_bytes"], only["reserved_bytes"]) == (9728 * MIB, 0)
 
 
 def test_instances_that_come_and_go_are_found_without_a_restart(machine: Machine) -> None:
