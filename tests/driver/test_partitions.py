@@ -1,16 +1,23 @@
 """Partitions of cards in MIG mode on a node: who gets one, what containers get, who loses one."""
 
 import json
+import os
+import shutil
+import stat
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dra_simulator import runtime
+from dra_simulator.runtime import Mount
+from stand_ins.bundle import Runc
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi, resize
 from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
-from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
@@ -19,6 +26,7 @@ from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation, LostCar
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, KnownCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_DEVICE_TAINTS
+from tensorfusion_dra.discovery.host import HostDeviceNodes
 from tensorfusion_dra.driver import card_health
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.publish import CatalogBuilder, Publisher
@@ -122,6 +130,56 @@ def test_container_gets_its_partition_alone_and_the_limits_are_the_partitions(no
     assert of_limits == {"env": ["TF_ISOLATION_MODE=partitioned"]}
     # The legacy runtime would add what its variable names to what the spec adds.
     assert "NVIDIA_VISIBLE_DEVICES=void" in node.spec_of(ref)["containerEdits"]["env"]
+
+
+def has_runc() -> bool:
+    return os.geteuid() == 0 and shutil.which("runc") is not None
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not has_runc(), reason="needs root and runc")
+def test_container_of_runc_may_open_the_nodes_of_its_partition_and_has_no_others(
+    node: Setup, tmp_path: Path
+) -> None:
+    """Nodes of a number that no driver has show in their error whether a container may open them.
+
+    Major number 60 is for local use (Documentation/admin-guide/devices.txt of Linux).
+    """
+    dev, folder = tmp_path / "host/dev", tmp_path / "host/cdi"
+    (dev / "nvidia-caps").mkdir(parents=True)
+    for minor, name in enumerate(
+        ("nvidia1", *(f"nvidia-caps/nvidia-cap{n}" for n in (66, 67, 75)))
+    ):
+        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(60, minor))
+    record = node.prepared(put_partition_claim(node, "a"))
+    paths = HostDeviceNodes(folder=dev).of_card(1, (66, 67))
+    record = replace(record, shares=(replace(record.shares[0], device_nodes=paths),))
+    folder.mkdir()
+    spec = cdi.spec(record, node.enforcers["mig"])
+    (folder / "spec.json").write_text(json.dumps({**spec, "containerEdits": {}}))
+    (ids,) = cdi.ids_by_share(record)
+    container = runtime.container([each for each in ids if names.CDI_KIND in each], [folder])
+
+    script = """
+    for node in /dev/nvidia* /dev/nvidia-caps/*; do
+        [ -c $node ] && echo "{\\"$node\\": \\"$( (: < $node) 2>&1)\\"}"
+    done
+    exit 0"""
+    root = tmp_path / "root"
+    root.mkdir()
+    for each in ("bin", "lib", "lib64"):
+        (root / each).symlink_to(f"usr/{each}")
+    container = replace(
+        container, mounts=(Mount(host_path="/usr", container_path="/usr", options=("ro", "rbind")),)
+    )
+    ended = Runc(tmp_path / "bundles", root, tmp_path / "cards").run(container, "sh", "-c", script)
+
+    found = {path: error for each in ended.printed for path, error in each.items()}
+    assert (ended.code, found.keys()) == (
+        0,
+        {"/dev/nvidia1", *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (66, 67))},
+    ), ended.errors
+    assert all("No such device or address" in error for error in found.values()), found
 
 
 def test_toolkit_adds_the_partition_that_its_spec_has(node: Setup) -> None:

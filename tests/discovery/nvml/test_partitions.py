@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hack.stand_ins import libraries
+from stand_ins import libraries
 from tensorfusion_dra.discovery.nvml import mig
 from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
 
