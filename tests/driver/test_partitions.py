@@ -365,6 +365,13 @@ def test_another_server_is_asked_again_whether_it_keeps_taints() -> None:
 
     assert len(node.slices.items[SLICE]["spec"]["devices"]) == 3
 
+    node.slices.gates_off = frozenset({GATE_DEVICE_TAINTS})
+    node.publisher.server_returned()
+    node.publish()
+
+    (only,) = node.slices.items[SLICE]["spec"]["devices"]
+    assert only["name"] == CARD.uuid.lower()
+
 
 class Cards:
     """The catalog of a node whose partitions change while some have claims."""
