@@ -387,7 +387,8 @@ def test_quota_counts_the_amounts_asked_for_and_then_the_whole_partition() -> No
     document["status"] = {"allocation": {"devices": {"results": [result]}}}
     charged.append(quota.counted(document, classes))
     data = {"consumed": {"tflops": "40444m", "vram": "9728Mi"}}
-    document["status"]["devices"] = [{**result, "data": data}]
+    other = {**result, "device": "mig-1", "data": {"consumed": {"tflops": "1", "vram": "1Gi"}}}
+    document["status"]["devices"] = [other, {**result, "data": data}]
     charged.append(quota.counted(document, classes))
 
     found = [[str(each[f"requests.{name}"]) for name in ("tflops", "vram")] for each in charged]
