@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app.doctor import objects
-from tensorfusion_dra.app.simulate.cluster import device_classes
 from tensorfusion_dra.app.simulate.webhook import add_classes
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
@@ -101,36 +100,6 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
         "only the remainder of the division by three may be left"
     )
     assert len(consumed) == len(virtual)
-
-
-@pytest.mark.usefixtures("idle_node")
-def test_partitions_go_to_claims_that_ask_for_them_and_to_no_others(
-    tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
-) -> None:
-    if cluster.find("DeviceClass", names.PARTITION_CLASS) is None:
-        (_, of_partitions) = device_classes()
-        cluster.create(of_partitions)
-    tolerations = [{"key": names.TAINT_PARTITION, "operator": "Exists", "effect": "NoSchedule"}]
-    small = {"deviceClassName": names.PARTITION_CLASS, "tolerations": tolerations}
-
-    with driver.configured({"simulated-gpus": "1xA100-SXM4-80GB,1xA100-SXM4-80GB@mig=1g.10gb*2"}):
-        cluster.until("partitions", lambda: kinds(slices) == ["gpu", "mig", "mig"], seconds=60)
-        tenants.template("part", {"name": "gpu", "exactly": small})
-        tenants.run_all("a", "b", template="part")
-        env = tenants.run("share", SMALL)
-        tenants.pod("more", template="part")
-        tenants.event("more", "FailedScheduling")
-        tenants.lacks_room("large", {"vram": "79Gi", "tflops": "1"})  # beside the share
-        found = {name: tenants.results(name)[0]["device"][:3] for name in ("a", "b", "share")}
-        isolations = [tenants.env("a")[names.ENV_ISOLATION_MODE], env[names.ENV_ISOLATION_MODE]]
-        tenants.delete("a", "b", "share", "more", "large")
-
-    assert found == {"a": "mig", "b": "mig", "share": "gpu"}
-    assert isolations == ["partitioned", "soft"]
-
-
-def kinds(slices: Slices) -> list[str]:
-    return [device["name"][:3] for item in slices() for device in item["spec"]["devices"]]
 
 
 def test_claim_status_has_the_device_and_its_ready_condition(

@@ -5,13 +5,13 @@ from pathlib import Path
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.health import KnownCards
-from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import partition
-from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
+from tests.support.builders.prepared_claims import prepared_claim, prepared_share
 
 PARTS = [partition(number) for number in range(2)]
 
@@ -23,7 +23,7 @@ def test_limits_of_partitions_are_compared_with_what_the_node_plugin_read_last(
     shares = [
         prepared_share(
             place,
-            limit(100, each.vram_bytes // MIB / 1024),
+            Limit(sm_percent=100, vram_bytes=each.vram_bytes),
             device=each.uuid.lower(),
             gpu_uuid=each.uuid,
         )
