@@ -278,7 +278,7 @@ def _lines(
             card.node or "-",
             short[card.device.id.device],
             *(_consumed(card, holder, name) for name in _COLUMNS),
-            _used(holder),
+            _used(card, holder),
             *((holder.claim, holder.request) if is_wide else ()),
         ]
         for card, holder in shares
@@ -372,10 +372,13 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     return streams.shown(physical, name) if physical is not None else "-"
 
 
-def _used(holder: Holder) -> str:
+def _used(card: _Card, holder: Holder) -> str:
     if not holder.used:
         return "-"
-    text = f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
+    text = streams.shown_bytes(holder.used["vramBytes"])
+    if is_partition(card.device.id.device):  # NVML knows no utilization of one
+        return text
+    text += f", {holder.used['smPercent']}%"
     raised = holder.used.get("raisedSmPercent")
     return f"{text} (may use {raised}%)" if raised else text
 

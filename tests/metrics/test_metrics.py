@@ -13,7 +13,7 @@ from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.use import Used
-from tensorfusion_dra.core.devices.gpu import LeftOut
+from tensorfusion_dra.core.devices.gpu import Isolation, LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -287,6 +287,11 @@ def states(label: str, **values: float) -> Samples:
             ),
             {"shares_by_enforcement": states("state", Enforced=0, NotEnforced=1, Unknown=2)},
             id="shares by enforcement",
+        ),
+        pytest.param(
+            node_view(shares=(share_view(used=USED, isolation=Isolation.PARTITIONED),)),
+            {"share_used_vram_bytes": [(SHARE, 3 * GIB)], "share_used_compute_ratio": []},
+            id="use of a partition, whose compute NVML does not know",
         ),
         pytest.param(
             FULL,
