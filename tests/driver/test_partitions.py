@@ -180,7 +180,9 @@ def test_container_of_runc_may_open_the_nodes_of_its_partition_and_has_no_others
     assert all("No such device or address" in error for error in found.values()), found
 
 
-def test_toolkit_adds_the_partition_that_its_spec_has(node: Setup) -> None:
+@pytest.mark.parametrize("minors", [MIG[0].capability_minors, ()])
+def test_toolkit_adds_the_partition_that_its_spec_has(node: Setup, minors: tuple[int, ...]) -> None:
+    node.use_cards(replace(MIG[0], capability_minors=minors))
     node.driver_files.by_toolkit.add(MIG[0].uuid)
 
     ref = put_partition_claim(node, "a")

@@ -188,4 +188,5 @@ def test_card_in_mig_mode_without_instances_is_left_out(machine: Machine) -> Non
 
     (left_out,) = found["left_out"]
     assert found["gpus"] == []
-    assert "MIG mode is on without instances, expected some" in left_out["reason"]
+    assert "found no instances in MIG mode, expected some" in left_out["reason"]
+    assert "or a privileged process" in left_out["reason"]
