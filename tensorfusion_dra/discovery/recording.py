@@ -74,8 +74,8 @@ ARCHITECTURES: Final = {
 _CORES: Final = {(8, 0): 64, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
 """CUDA cores of one multiprocessor, by compute capability, of cards that can be in MIG mode."""
 _NO_PARTITIONS: Final = (
-    "found no instances in MIG mode, expected some (nvidia-smi mig -cgi ... -C), or a privileged "
-    "process, to which alone NVML shows all of them (nvidia.privileged of the chart), or the mode "
+    "MIG mode is on without instances, expected some (nvidia-smi mig -cgi ... -C), or a privileged "
+    "process, to which alone NVML shows all of them (nvidia.privileged of the chart), or MIG mode "
     "off (nvidia-smi -mig 0)"
 )
 

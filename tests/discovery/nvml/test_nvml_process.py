@@ -14,8 +14,15 @@ from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.discovery.nvml.nvml_machine import answers, card, provide_driver, uuid
-from tests.discovery.nvml.test_partitions import divided, mig_uuid, partition
+from tests.discovery.nvml.nvml_machine import (
+    answers,
+    card,
+    divided,
+    mig_uuid,
+    partition,
+    provide_driver,
+    uuid,
+)
 from tests.support.kubelet import PluginClient
 from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start
 from tests.support.published_health import (
@@ -147,7 +154,7 @@ def test_event_of_an_instance_taints_its_partition_and_a_change_of_instances_is_
         driver.report(1, XID, 79, 8)
         cluster.until("tainted", lambda: reasons(cluster) == {second: "xid-79"})
         driver.write(divided(1, partition(0, 7), partition(2, 9)))
-        driver.report(1, MIG_CHANGE)
+        await_reported(cluster, driver, 1, MIG_CHANGE)
 
         cluster.until("read", lambda: devices(cluster).keys() == {GPU_0, first, third})
 
