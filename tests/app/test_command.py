@@ -314,6 +314,28 @@ def test_template_is_what_a_node_publishes_but_for_uuids_and_the_nodes_name(
     )
 
 
+def test_partitions_of_a_template_have_names_of_their_own_and_no_uuid_of_this_node(
+    run: Run,
+) -> None:
+    cards = "1xA100-SXM4-80GB,2xA100-SXM4-80GB@mig=1g.10gb*2"
+
+    template = run("inspect", "--as-template", "-o", "json", "--simulated-gpus", cards)
+
+    (item,) = json.loads(template.stdout)["items"]
+    zeros = "00000000-0000-0000-0000-00000000000"
+    found = [
+        (each["name"], each["attributes"]["parent_uuid"]["string"])
+        for each in item["spec"]["devices"]
+    ]
+    assert found == [
+        (f"gpu-{zeros}0", ""),
+        *(
+            (f"mig-{zeros}{place}", f"GPU-{zeros}{card}")
+            for place, card in ((1, 1), (2, 1), (3, 2), (4, 2))
+        ),
+    ]
+
+
 def without_node(device: dict[str, Any]) -> dict[str, Any]:
     unique = ("uuid", "node_name")
     attributes = {key: value for key, value in device["attributes"].items() if key not in unique}

@@ -412,6 +412,15 @@ def test_only_a_pod_whose_containers_name_amounts_is_sent(
     assert bool(pod_resources.named(document)) == asks
 
 
+def test_pod_for_a_partition_is_sent_whatever_else_it_asks_for() -> None:
+    entry = webhooks()["Mutating", "pods"]
+    asks = pod_document(pod_annotations(isolation="partitioned"))
+    other = pod_document(pod_annotations(isolation="soft"))
+    off = pod_document(pod_annotations(isolation="partitioned", dra_enabled="false"))
+
+    assert [is_sent(entry, each) for each in (asks, other, off)] == [True, False, False]
+
+
 def configured(kind: str, driver: str) -> Any:
     """Return an object of a kind with parameters for a driver."""
     document: Any = [{"opaque": {"driver": driver}}]

@@ -379,7 +379,7 @@ def helps(
 def amounts(holder: Holder) -> str:
     """Return what a holder has of its device."""
     if holder.amounts is None:
-        return "the whole card"
+        return "the whole device"
     return ", ".join(
         f"{name} {streams.shown(amount, name)}"
         for name, amount in holder.amounts.items()

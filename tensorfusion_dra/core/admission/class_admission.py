@@ -90,8 +90,8 @@ def tolerating(claim: Item, classes: Classes) -> Json:
     A class is for partitions if it sets isolation `partitioned`.
 
     Raises:
-        InputError: The claim asks for partitions and for other GPUs, which no container could use
-            together.
+        InputError: A request is for several partitions, or the claim for partitions and for other
+            GPUs. No container could use them together.
     """
     result: Json = untyped_json.copied(dict(claim))
     kinds: dict[bool, str] = {}
@@ -102,6 +102,11 @@ def tolerating(claim: Item, classes: Classes) -> Json:
         is_ours = of_class is not None or each.get("deviceClassName") == names.DEVICE_CLASS
         if is_ours and not each.get("adminAccess"):
             kinds[is_partition] = name
+            if is_partition and (_count(each) > 1 or each.get("allocationMode") == "All"):
+                raise InputError(
+                    f"request {name}: found several partitions, expected one: CUDA shows a process "
+                    "no more"
+                )
         found = as_list(each.get("tolerations"))
         if is_partition and _TOLERATION not in found:
             each["tolerations"] = [*found, _TOLERATION]

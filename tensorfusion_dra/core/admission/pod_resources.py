@@ -119,12 +119,12 @@ def read(pod: Item) -> OfResources:
     In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
     extended resource. An amount of 0 is unset.
     """
-    names_of_pod = named(pod, unset=None)
-    if not names_of_pod:
-        return OfResources(pod=pod)
-    result: Json = untyped_json.copied(dict(pod))
-    annotations = review.annotations_of(pod)
+    names_of_pod, annotations = named(pod, unset=None), review.annotations_of(pod)
     is_partitioned = annotations.get(names.ANNOTATION_ISOLATION) == Isolation.PARTITIONED
+    whole = tuple(_whole_cards(pod)) if is_partitioned else ()
+    if whole or not names_of_pod:
+        return OfResources(pod=pod, errors=whole)
+    result: Json = untyped_json.copied(dict(pod))
     errors, asked = list[FieldError](), dict[str, Amounts]()
     every = list(resource_claims.containers_with_paths(result))
     if len(every) > pod_admission.MAX_CONTAINERS:
@@ -265,6 +265,20 @@ def _refusal(name: str, limit: object, request: object) -> str:
     if amount.nano % NANO or amount.nano < 0:
         return f"found {limit}, expected a whole number, as of every extended resource"
     return pod_request.refusal(_BECOMES[name], str(limit))
+
+
+def _whole_cards(pod: Item) -> Iterator[FieldError]:
+    """Yield the containers that ask for whole cards, which are no partitions."""
+    for path, container in resource_claims.containers_with_paths(pod):
+        if map_at(container, "resources", "limits").keys() & _BECOMES.keys() == {
+            names.RESOURCE_GPU
+        }:
+            yield FieldError(
+                f"{path}.resources.limits[{names.RESOURCE_GPU}]",
+                Reason.INVALID,
+                "found whole GPUs beside isolation partitioned, expected "
+                f"{pod_admission.PARTITION_NEEDS}",
+            )
 
 
 def _of_partition(name: str, limit: object) -> str:
