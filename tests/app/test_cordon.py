@@ -155,6 +155,38 @@ def test_uncordon_deletes_the_rule_also_of_a_card_that_is_gone(
     assert rules.stored == []
 
 
+def test_a_card_of_a_renamed_node_is_uncordoned_by_the_nodes_new_name(
+    cluster: Cluster, rules: Rules, device: str, capsys: Capture
+) -> None:
+    cordon_card(cluster, capsys, device)
+    cluster.client.delete(SLICES, "slice-node-01")
+    cluster.add_node("node-02", gpu(1))
+    assert f"uncordon node-02/{device}" in cluster.text(capsys, "doctor", "--on", "workstation")
+
+    ended = cluster.run(capsys, "uncordon", f"node-02/{device}")
+
+    assert ended == (0, f"node-02/{device}: back in service\n", "")
+    assert rules.stored == []
+
+
+def test_uncordon_takes_away_a_mark_of_before_the_upgrade_too_and_no_rule_of_others(
+    cluster: Cluster, rules: Rules, device: str, capsys: Capture
+) -> None:
+    key = f"cordon.tensor-fusion.ai/{device}"
+    node = cluster.client.get(NODES, "node-01")
+    cluster.client.patch(NODES, node, {"metadata": {"annotations": {key: "fan_by_bob"}}})
+    cordon_card(cluster, capsys, device)
+    rules.stored += [{"metadata": {"name": "gpu-of-others"}, "spec": {}}]
+    marks: list[Any] = []
+    rules.server.answers["PATCH /api/v1/nodes/node-01"] = lambda mark: marks.append(mark) or mark
+
+    ended = cluster.run(capsys, "uncordon", "gpu-")
+
+    assert ended == (0, f"node-01/{device}: back in service\n", "")
+    assert marks == [{"metadata": {"annotations": {key: None}}}]
+    assert rules.stored == []
+
+
 def follow(cluster: Cluster, device: str) -> None:
     """Taint the device as its node plugin does."""
     (taint,) = cordon.of_node(
@@ -191,8 +223,10 @@ def test_a_node_plugin_that_does_not_follow_is_said(
     cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_FOLLOW_SECONDS", 0.1)
+    assert cordon_card(cluster, capsys, device, "--reason", "fan").code == 2
+    follow(cluster, device)
 
-    ended = cordon_card(cluster, capsys, device)
+    ended = cordon_card(cluster, capsys, device, "--reason", "heat")
 
     assert ended.code == 2
     assert f"node-01/{device}: the Node is annotated, but found no taint" in ended.err
