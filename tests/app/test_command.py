@@ -420,6 +420,8 @@ def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
         (["completion", "z"], ["zsh", ":4"]),
         (["nothing", ""], [":4"]),
         (["why", "-n", "b", "x"], [":4"]),
+        (["cel", "ch"], ["check", ":4"]),
+        (["cel", "explain", "--re"], ["--request", ":4"]),
     ],
 )
 def test_kubectl_completes_verbs_flags_and_values(

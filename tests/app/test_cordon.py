@@ -267,5 +267,9 @@ def test_kubectl_completes_pods_namespaces_and_cards(
 
     assert completed("why", "t") == ["train", ":4"]
     assert completed("why", "-n", "kube", "t") == [":4"]
+    assert completed("why", "--namespace=kube", "t") == [":4"]
     assert completed("top", "-n", "def") == ["default", ":4"]
     assert completed("cordon", "node-01/") == [f"node-01/{device}", ":4"]
+    assert completed("why", "--context", "of-another-cluster", "t") == [":4"]
+    monkeypatch.setenv("KUBECONFIG", "/dev/null")
+    assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == ["train", ":4"]
