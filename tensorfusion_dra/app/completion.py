@@ -67,7 +67,7 @@ def complete(parser: argparse.ArgumentParser, verbs: Sequence[str], words: Seque
         with suppress(InputError, RetryableError):
             found, takes_files = _candidates(parser, before)
     shown = [f"{each}\n" for each in found if each.startswith(start)]
-    sys.stdout.write("".join((*shown, f":{0 if takes_files and not shown else 4}\n")))
+    sys.stdout.write("".join((*shown, f":{0 if takes_files else 4}\n")))
 
 
 def _candidates(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple[list[str], bool]:

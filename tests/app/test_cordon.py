@@ -88,6 +88,9 @@ def test_a_rule_of_the_device_says_who_did_it_and_why(
     ended = cordon_card(cluster, capsys, f"node-01/{device[:8]}", "--reason", "fan, loud", *flags)
 
     (rule,) = rules.stored
+    # Whoever else wrote a part of it: the last cordon counts.
+    query = "?fieldManager=kubectl-tensorfusion&force=true"
+    assert rules.server.requests[-1][0].endswith(f"/tensor-fusion-cordon-{device}{query}")
     assert ended == (
         0,
         f"node-01/{device}: out of service for new pods (fan-loud_by_alice). {rest} To end it: "
@@ -215,6 +218,7 @@ def test_before_1_37_the_node_has_a_mark_that_its_node_plugin_follows(
     assert cordoned.code == 0
     assert marks[key].startswith("fan_by_unknown:NoExecute:20")
     assert "cordoned=fan_by_unknown" in cluster.text(capsys, "top")
+    assert "fan_by_unknown, NoExecute" in cluster.text(capsys, "doctor", "--on", "workstation")
     assert cluster.run(capsys, "uncordon", device).code == 0
     assert key not in cluster.client.get(NODES, "node-01")["metadata"].get("annotations", {})
 
@@ -273,3 +277,5 @@ def test_kubectl_completes_pods_namespaces_and_cards(
     assert completed("why", "--context", "of-another-cluster", "t") == [":4"]
     monkeypatch.setenv("KUBECONFIG", "/dev/null")
     assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == ["train", ":4"]
+    cluster.server.stop()
+    assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == [":4"]
