@@ -247,6 +247,15 @@ def test_query_and_legend_name_only_what_exists(panel: Panel, target: dict[str, 
         assert legend, "a legend tells the series apart"
 
 
+def test_costs_are_those_that_their_legends_name() -> None:
+    costs = [each for panel, each in TARGETS if panel["title"].startswith("Cost per hour")]
+
+    kinds = [re.findall(r":tensorfusion_dra_(\w+)_cost_", each["expr"]) for each in costs]
+    legends = [each["legendFormat"].rpartition(" ")[2] for each in costs]
+    assert kinds == [["requested"], ["idle"], ["requested"], ["limited"], ["used"]]
+    assert [[each] for each in legends[1:]] == kinds[1:]
+
+
 @pytest.mark.parametrize(
     "panel",
     [panel for panel in PANELS if panel["type"] == "table"],
