@@ -210,6 +210,9 @@ def test_card_out_of_service_says_why_and_by_whom(open_page: Open) -> None:
 
     expect(card.get_by_text(f"{text}Its pods go on, and no new ones get it.")).to_be_visible()
     expect(page.get_by_text("Out of service")).to_have_count(1)
+    expect(card.get_by_text("No shares.", exact=True)).to_be_visible()
+    # Its 312 TFLOPS are not free for anybody, as those of the unhealthy card.
+    expect(page.locator("#totals")).to_contain_text("160.8 of 780 TFLOPS")
     evicts = {**builders.CORDONED, "effect": "NoExecute"}
     cards = (replace(each, taints=(evicts,) if each.taints else ()) for each in node.view.cards)
     node.view = replace(node.view, cards=tuple(cards))
