@@ -200,6 +200,7 @@ def follow(cluster: Cluster, device: str) -> None:
     cluster.client.replace(SLICES, stored)
 
 
+@pytest.mark.parametrize("cluster", [36], indirect=True)
 def test_before_1_37_the_node_has_a_mark_that_its_node_plugin_follows(
     cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def test_before_1_37_the_node_has_a_mark_that_its_node_plugin_follows(
     assert key not in cluster.client.get(NODES, "node-01")["metadata"].get("annotations", {})
 
 
+@pytest.mark.parametrize("cluster", [36], indirect=True)
 def test_a_node_plugin_that_does_not_follow_is_said(
     cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
