@@ -22,7 +22,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
     too_long,
 )
-from tensorfusion_dra.core.kubernetes.quantity import MILLI, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MILLI, NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MAX_DEVICES: Final = 128
@@ -138,7 +138,8 @@ def device_errors(
         if capacity.get("requestPolicy") is not None and not is_shared:
             yield forbidden(f"{where}.requestPolicy", "allowMultipleAllocations must be true")
         else:
-            yield from device_rules.capacity_errors(where, capacity, (MILLI,))
+            unit = MILLI if release >= releases.MILLI else NANO
+            yield from device_rules.capacity_errors(where, capacity, (unit,))
     yield from _taint_errors(at, as_list(device.get("taints")))
     yield from _lists_errors(path, device, release)
 

@@ -1,7 +1,7 @@
 """CEL device selectors, checked and evaluated as in Kubernetes (dynamic-resource-allocation/cel).
 
 The check is that of the API server, with three differences. The library lacks some of Kubernetes'
-functions (NOT_COVERED), nests expressions less deeply, and has no estimate of costs.
+functions (cel_functions.NOT_COVERED), nests expressions less deeply, and has no estimate of costs.
 
 Expressions come from any tenant. So the library only sees those that `core.cel.cost` lets pass,
 which has bounds of its own, below those of the API server.
@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
@@ -21,8 +20,8 @@ from tensorfusion_dra.core.cel import cost, syntax, user_guide
 from tensorfusion_dra.core.cel.syntax import CelError, SyntaxNode
 from tensorfusion_dra.core.cel.user_guide import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import device_rules, quantity, releases
-from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes import releases
+from tensorfusion_dra.scheduling import cel_functions
 from tensorfusion_dra.scheduling.devices import Attribute, PublishedDevice, slice_of
 
 missing = ""
@@ -33,12 +32,8 @@ try:
 except ImportError as error:
     missing = f"found no CEL library ({error}), expected the Python package cel-expr-python"
 
-Value = dict[str, str]
-
 DEVICE: Final = "kubernetes.Device"
 OWN_ATTRIBUTES: Final = "kubernetes.OwnAttributes"
-QUANTITY: Final = "kubernetes.Quantity"
-_SEMVER: Final = "kubernetes.Semver"
 _REPEATED: Final = {"label": "LABEL_REPEATED"}
 _STRING: Final = {"type": "TYPE_STRING"}
 _FIELD_OF_KIND: Final = {
@@ -46,70 +41,8 @@ _FIELD_OF_KIND: Final = {
     ValueKind.AMOUNT: _STRING,
     ValueKind.INT: {"type": "TYPE_INT64"},
     ValueKind.BOOL: {"type": "TYPE_BOOL"},
-    ValueKind.VERSION: {"typeName": f".{_SEMVER}"},
+    ValueKind.VERSION: {"typeName": f".{cel_functions.SEMVER}"},
 }
-
-
-def quantity_value(amount: Quantity) -> Value:
-    """Return the CEL value of a quantity; equal amounts are equal values."""
-    return {QUANTITY: str(amount.nano)}
-
-
-def semver_value(text: str, normalize: bool = False) -> Value:
-    """Return the CEL value of a version, without build metadata, which comparisons ignore.
-
-    Raises:
-        ValueError: The text is not a semver 2.0.0 version.
-    """
-    version = text
-    if normalize:  # all three numbers, without a leading v and without leading zeros
-        core = re.split("[-+]", text, maxsplit=1)[0]
-        numbers = [
-            number.lstrip("0") or "0" if number.isdigit() else number
-            for number in core.removeprefix("v").split(".")
-        ]
-        version = ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
-    match = device_rules.SEMVER.fullmatch(version)
-    identifiers = version.partition("+")[0].replace("-", ".", 1).split(".")
-    if match is None or any(each.isdecimal() and int(each) >= 2**64 for each in identifiers):
-        raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
-    core = f"{match['major']}.{match['minor']}.{match['patch']}"
-    return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
-
-
-def extension(*, typed: bool) -> Any:
-    """Return the library for an environment.
-
-    Args:
-        typed: True for an environment that checks expressions, in which quantities and versions
-            have their own types. False for one that evaluates them.
-    """
-    as_map = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
-    types = {
-        "string": cel.Type.STRING,
-        "int": cel.Type.INT,
-        "bool": cel.Type.BOOL,
-        "double": cel.Type.DOUBLE,
-        QUANTITY: cel.Type(QUANTITY) if typed else as_map,
-        _SEMVER: cel.Type(_SEMVER) if typed else as_map,
-    }
-    functions: dict[str, dict[str, Any]] = {}
-    for entry in _FUNCTIONS:
-        kinds = (parameter.rpartition(".")[2].lower() for parameter in entry.parameters)
-        overload = cel.Overload(
-            "_".join(("k8s", entry.name, *kinds)),  # an id that is unique in the library
-            return_type=types[entry.returns],
-            parameters=[types[parameter] for parameter in entry.parameters],
-            is_member=entry.is_member,
-            impl=entry.function,
-        )
-        # Without their own types, a function of both quantities and versions is a single overload.
-        signature = ",".join(str(types[parameter].name()) for parameter in entry.parameters)
-        functions.setdefault(entry.name, {}).setdefault(signature, overload)
-    return cel.CelExtension(
-        "kubernetes",
-        [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()],
-    )
 
 
 def declared_types() -> descriptor_pool.DescriptorPool:
@@ -156,124 +89,6 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     pool.Add(json_format.ParseDict(described, descriptor_pb2.FileDescriptorProto()))
     return pool
 
-
-def _content(value: Mapping[str, object], kind: str) -> str:
-    content = value.get(kind)
-    if not isinstance(content, str):
-        raise ValueError(f"no such overload: found no {kind}, expected one")  # noqa: TRY004
-    return content
-
-
-def _amount(value: Mapping[str, object]) -> Quantity:
-    return Quantity(int(_content(value, QUANTITY)))
-
-
-def _parsed(text: str) -> Value:
-    try:
-        return quantity_value(quantity.parse(text))
-    except QuantityError as error:
-        raise ValueError(str(error)) from error
-
-
-def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
-    """Return the function that says whether a parser accepts its arguments."""
-
-    def is_valid(*arguments: object) -> bool:
-        try:
-            parse(*arguments)
-        except ValueError:
-            return False
-        return True
-
-    return is_valid
-
-
-def _is_integer(value: Value) -> bool:
-    return _amount(value).is_whole(NANO)
-
-
-def _as_integer(value: Value) -> int:
-    if not _is_integer(value):
-        raise ValueError("cannot convert value to integer")
-    return _amount(value).nano // NANO
-
-
-def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
-    other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
-    return quantity_value(_amount(left) + Quantity(sign * other.nano))
-
-
-def _numbers(value: Mapping[str, object]) -> list[int]:
-    """Return the three numbers of a version, each in 64 bits with a sign, as Go converts them."""
-    numbers = _content(value, _SEMVER).partition("-")[0].split(".")
-    return [(int(number) + 2**63) % 2**64 - 2**63 for number in numbers]
-
-
-def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
-    """Return the sort key of a version (semver 2.0.0, section 11)."""
-    core, _, release = _content(value, _SEMVER).partition("-")
-    parts = [
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
-        for part in release.split(".")
-        if part
-    ]
-    return (*map(int, core.split(".")), not release, parts)
-
-
-def _compared(left: Value, right: Value) -> int:
-    key: Callable[[Value], Any] = _precedence if _SEMVER in left else _amount
-    one, two = key(left), key(right)
-    return int(one > two) - int(one < two)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One overload; the first parameter of a member function is its receiver."""
-
-    name: str
-    parameters: tuple[str, ...]
-    returns: str
-    function: Callable[..., object]
-    is_member: bool = True
-
-
-_ZERO: Final = quantity_value(Quantity(0))
-_FUNCTIONS: Final = (
-    _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
-    _Entry("isQuantity", ("string",), "bool", _is_valid(_parsed), is_member=False),
-    _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
-    _Entry("asInteger", (QUANTITY,), "int", _as_integer),
-    _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (QUANTITY,), "int", lambda value: _compared(value, _ZERO), is_member=False),
-    _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
-    _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
-    _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, functools.partial(_sum, sign=-1)),
-    _Entry("sub", (QUANTITY, "int"), QUANTITY, functools.partial(_sum, sign=-1)),
-    _Entry("semver", ("string",), _SEMVER, semver_value, is_member=False),
-    _Entry("semver", ("string", "bool"), _SEMVER, semver_value, is_member=False),
-    _Entry("isSemver", ("string",), "bool", _is_valid(semver_value), is_member=False),
-    _Entry("isSemver", ("string", "bool"), "bool", _is_valid(semver_value), is_member=False),
-    _Entry("major", (_SEMVER,), "int", lambda value: _numbers(value)[0]),
-    _Entry("minor", (_SEMVER,), "int", lambda value: _numbers(value)[1]),
-    _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),
-    *(
-        entry
-        for kind in (QUANTITY, _SEMVER)
-        for entry in (
-            _Entry("compareTo", (kind, kind), "int", _compared),
-            _Entry("isGreaterThan", (kind, kind), "bool", lambda a, b: _compared(a, b) > 0),
-            _Entry("isLessThan", (kind, kind), "bool", lambda a, b: _compared(a, b) < 0),
-        )
-    ),
-)
-
-
-NOT_COVERED: Final = frozenset(
-    {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "format"}
-    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne", "includes"}
-    | {"all", "exists", "transformList", "transformMap", "transformMapEntry"}
-)
-"""Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
 
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
@@ -347,7 +162,10 @@ class Selector:
             for name, found in device.attributes.items()
             if (value := _attribute_value(name, found, release)) is not None
         }
-        capacity = {name: quantity_value(found.value) for name, found in device.capacity.items()}
+        capacity = {
+            name: cel_functions.quantity_value(found.value)
+            for name, found in device.capacity.items()
+        }
         maps = [_by_domain(device.id.driver, values) for values in (attributes, capacity)]
         if (domains := max(map(len, maps))) > cost.DOMAINS:
             try:
@@ -425,11 +243,15 @@ def selecting(expression: str, *, count: int) -> Callable[[Mapping[str, Any]], M
     return selected
 
 
-def check_expression(text: str) -> str | None:
-    """Return the error with which the API server rejects an expression; None if it accepts it."""
+def check_expression(text: str, *, release: int = releases.NEWEST) -> str | None:
+    """Return the error with which the API server rejects an expression; None if it accepts it.
+
+    Args:
+        release: Its minor version.
+    """
     if len(text.encode(errors="surrogatepass")) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
-    return next(map(_api_server_error, _errors(text)), None)
+    return next(map(_api_server_error, _errors(text, release)), None)
 
 
 def _api_server_error(error: str) -> str:
@@ -459,10 +281,11 @@ def type_errors(text: str) -> list[str]:
 def not_covered(found: Iterable[str]) -> str | None:
     """Return a function of Kubernetes that the library lacks, if this explains type errors."""
     undeclared = (_UNDECLARED.fullmatch(error) for error in found)
-    return next((match[1] for match in undeclared if match and match[1] in NOT_COVERED), None)
+    unknown = (match[1] for match in undeclared if match)
+    return next((name for name in unknown if name in cel_functions.NOT_COVERED), None)
 
 
-def _errors(text: str) -> list[str]:
+def _errors(text: str, release: int = releases.NEWEST) -> list[str]:
     """Return the errors of an expression, each with its place unless it is one of the result."""
     try:
         root = syntax.parse(text)
@@ -471,10 +294,10 @@ def _errors(text: str) -> list[str]:
         return [str(error)]
     if missing:
         return []
-    return _check(text, own=False) or list(_literal_errors(text, root))
+    return _check(text, own=False, release=release) or list(_literal_errors(text, root))
 
 
-def _check(text: str, *, own: bool) -> list[str]:
+def _check(text: str, *, own: bool, release: int = releases.NEWEST) -> list[str]:
     """Return the errors of types in an expression that takes few steps.
 
     Args:
@@ -490,7 +313,7 @@ def _check(text: str, *, own: bool) -> list[str]:
                 ),
                 text,
             )
-        returned = _checking_environment(own=own).compile(checked).return_type()
+        returned = _checking_environment(own=own, release=release).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.ERROR):  # the latter is that of an attribute
             return [f"must evaluate to bool or the unknown type, not {returned.name().lower()}"]
     except UnicodeEncodeError:
@@ -544,24 +367,25 @@ def _is_conversion(node: SyntaxNode) -> bool:
 
 
 @functools.cache
-def _checking_environment(*, own: bool) -> Any:
+def _checking_environment(*, own: bool, release: int) -> Any:
     """Return the environment in which expressions are type-checked.
 
     The maps of `device` are declared as variables with dotted names, too, because a message cannot
     have a map of maps.
     """
+    values = {syntax.ATTRIBUTES: "google.protobuf.Any", syntax.CAPACITY: cel_functions.QUANTITY}
     variables = {"device": cel.Type(DEVICE)} | {
         f"device.{name}": cel.Type.Map(
             cel.Type.STRING, cel.Type.Map(cel.Type.STRING, cel.Type(kind))
         )
-        for name, kind in ((syntax.ATTRIBUTES, "google.protobuf.Any"), (syntax.CAPACITY, QUANTITY))
+        for name, kind in values.items()
     }
     if own:
         variables[_OWN] = cel.Type(OWN_ATTRIBUTES)
     return cel.NewEnv(
         descriptor_pool=declared_types(),
         variables=variables,
-        extensions=_extensions(typed=True),
+        extensions=_extensions(typed=True, release=release),
     )
 
 
@@ -571,12 +395,12 @@ def _evaluating_environment() -> Any:
     return cel.NewEnv(variables={"device": cel.Type.DYN}, extensions=_extensions(typed=False))
 
 
-def _extensions(*, typed: bool) -> list[Any]:
+def _extensions(*, typed: bool, release: int = releases.NEWEST) -> list[Any]:
     return [
         ext_strings.ExtStrings(2),  # the version that Kubernetes has
         ext_bindings.ExtBindings(),
         ext_optional.ExtOptional(),
-        extension(typed=typed),
+        cel_functions.extension(typed=typed, release=release),
     ]
 
 
@@ -592,7 +416,7 @@ def _attribute_value(name: str, attribute: Attribute, release: int) -> object:
         error = "unsupported attribute value"
     elif attribute.kind in ("version", "versions"):
         try:
-            values = [semver_value(str(each)) for each in values]
+            values = [cel_functions.semver_value(str(each)) for each in values]
         except ValueError as failed:
             error = f"parse semantic version: {failed}"
     if error and release < releases.ODD_ATTRIBUTES:

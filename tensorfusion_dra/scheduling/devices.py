@@ -156,7 +156,6 @@ class PublishedSlice:
         node_name: "" unless the slice belongs to one node.
         node_selector: Selects the nodes of the slice; None without a nodeSelector.
         is_per_device: Each device says which nodes reach it.
-        is_supported: False if the slice uses features that this allocator does not support.
     """
 
     name: str
@@ -169,7 +168,6 @@ class PublishedSlice:
     all_nodes: bool = False
     node_selector: Document | None = None
     is_per_device: bool = False
-    is_supported: bool = True
 
 
 def slice_of(document: Document) -> PublishedSlice:
@@ -195,7 +193,6 @@ def slice_of(document: Document) -> PublishedSlice:
         all_nodes=bool(spec.get("allNodes")),
         node_selector=spec.get("nodeSelector"),
         is_per_device=bool(spec.get("perDeviceNodeSelection")),
-        is_supported=not spec.get("sharedCounters"),
     )
 
 
@@ -328,8 +325,6 @@ def gather(slices: Sequence[PublishedSlice], node: Document) -> list[Pool]:
     """
     newest: dict[tuple[str, str], list[PublishedSlice]] = {}
     for item in slices:
-        if not item.is_supported:
-            continue
         near = tuple(device for device in item.devices if _reaches(node, device))
         if not (near if item.is_per_device else _reaches(node, item)):
             continue

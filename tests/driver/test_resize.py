@@ -162,7 +162,7 @@ def test_more_than_the_card_has_is_granted_in_part(node: Node) -> None:
     ref = node.claim("a")
     assert node.resize(ref, vram="1000Gi", tflops="100000").startswith("GrantedInPart: ")
     assert node.limits() == {"a": [CARD_GIB]}
-    assert node.resize(ref, vram="81Gi").endswith("lends no more now, and up to 80Gi at any time")
+    assert node.resize(ref, vram="81Gi").endswith("lends no more now, and never more than 80Gi")
     assert node.resize(ref, vram="80Gi").startswith("Granted: ")
 
 
@@ -172,13 +172,13 @@ def test_what_a_card_never_gives_is_said_and_what_it_lends_is_given(
     ref = node.claim("a")
     found = node.resize(ref, tflops="312.1")
     assert (found.partition(":")[0], node.compute(ref)) == ("GrantedInPart", [100])
-    assert found.endswith(": the card lends no more now, and has 312 TFLOPS")
+    assert found.endswith(": the card lends no more now, and never more than 312 TFLOPS")
     assert node.resize(ref, tflops="312").startswith("Granted: ")
 
     of_hami = of_enforcer(tmp_path / "hami", HAMI_CORE)
     ref = of_hami.claim("a", 10)
     found = of_hami.resize(ref, vram="41Gi")
-    assert found.endswith(": the card lends no more now, and up to 40Gi at any time")
+    assert found.endswith(": the card lends no more now, and never more than 40Gi")
     assert of_hami.limits() == {"a": [40]}
     assert of_hami.resize(ref, vram="40Gi").startswith("Granted: ")
 

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
@@ -27,6 +29,8 @@ from tests.e2e.tenants import Tenants
 from tests.support.builders.documents import class_document
 
 NodeCommand = Callable[[str], None]
+Typed = Callable[..., tuple[int, str]]
+_TEMPLATE = Path(__file__).parents[2] / "daemonset" / "claim-template.yaml"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -238,6 +242,34 @@ def tenants(
         lambda: cluster.find("Namespace", namespace) is None,
         seconds=120,
     )
+
+
+@pytest.fixture
+def team(tenants: Tenants, cluster: Cluster) -> Tenants:
+    """Namespace with the claim template of the webhook's pods."""
+    template = yaml.safe_load(_TEMPLATE.read_text())
+    template["metadata"]["namespace"] = tenants.namespace
+    cluster.create(template)
+    return tenants
+
+
+@pytest.fixture(scope="session")
+def typed(kubeconfig: str) -> Typed:
+    """The command line: returns a verb's exit code, and all that it printed."""
+
+    def run(verb: str, *arguments: str) -> tuple[int, str]:
+        words = [verb, *arguments, "--kubeconfig", kubeconfig]
+        ended = subprocess.run(
+            [sys.executable, "-m", "tensorfusion_dra", *words],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        print(words, ended.returncode, ended.stdout, ended.stderr)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    return run
 
 
 @pytest.fixture(scope="session")

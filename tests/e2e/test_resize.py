@@ -1,8 +1,8 @@
 """Limits of running shares are changed by the verb and by hand, and never past a quota."""
 
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,31 +13,17 @@ from tensorfusion_dra.core.claims.device_status import CONDITION_CHANGED, condit
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.e2e.cluster import Cluster, Json
+from tests.e2e.conftest import Typed
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants, capacity_request
 from tests.support.markdown import ROOT
 
-Resize = Callable[..., tuple[int, str]]
 SIXTEEN = capacity_request("gpu", {"tflops": "20", "vram": "16Gi"})
 
 
 @pytest.fixture
-def resize(kubeconfig: str, tenants: Tenants) -> Resize:
-    """The verb: returns its exit code, and all that it printed."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        place = ("--kubeconfig", kubeconfig, "--namespace", tenants.namespace)
-        ended = subprocess.run(
-            [sys.executable, "-m", "tensorfusion_dra", "resize", *arguments, *place],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        print(arguments, ended.returncode, ended.stdout, ended.stderr)
-        return ended.returncode, ended.stdout + ended.stderr
-
-    return run
+def resize(typed: Typed, tenants: Tenants) -> Typed:
+    return partial(typed, "resize", "--namespace", tenants.namespace)
 
 
 def answer(cluster: Cluster, tenants: Tenants, pod: str, reason: str, text: str = "") -> Json:
@@ -70,7 +56,7 @@ def annotate(cluster: Cluster, tenants: Tenants, pod: str, **limits: str | None)
 
 @pytest.mark.usefixtures("idle_node")
 def test_a_raise_is_granted_in_part_refused_and_survives_a_restart(
-    tenants: Tenants, cluster: Cluster, driver: Driver, resize: Resize, slices: Any
+    tenants: Tenants, cluster: Cluster, driver: Driver, resize: Typed, slices: Any
 ) -> None:
     cards = sum(len(item["spec"]["devices"]) for item in slices())
     first = "tenant"
@@ -150,7 +136,7 @@ def quota(cluster: Cluster, tenants: Tenants) -> Iterator[Json]:
 @pytest.mark.webhook
 @pytest.mark.usefixtures("idle_node", "quota")
 def test_no_raise_passes_a_quota_nor_a_webhook_that_is_away(
-    tenants: Tenants, cluster: Cluster, resize: Resize
+    tenants: Tenants, cluster: Cluster, resize: Typed
 ) -> None:
     annotations = {names.ANNOTATION_VRAM_LIMIT: "16Gi"}
     for name in ("a", "b"):

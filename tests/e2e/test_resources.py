@@ -1,10 +1,8 @@
 """Workloads that request GPUs in the resources of their containers."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import StatusError
@@ -13,17 +11,7 @@ from tests.e2e.tenants import SMALL, Tenants
 
 pytestmark = pytest.mark.webhook
 
-TEMPLATE = Path(__file__).parents[2] / "daemonset" / "claim-template.yaml"
 LARGE = {"tflops": "78", "vram": "16Gi"}
-
-
-@pytest.fixture
-def team(tenants: Tenants, cluster: Cluster) -> Tenants:
-    """Namespace with the claim template of the webhook's pods."""
-    template = yaml.safe_load(TEMPLATE.read_text())
-    template["metadata"]["namespace"] = tenants.namespace
-    cluster.create(template)
-    return tenants
 
 
 def asking(team: Tenants, *amounts: dict[str, str]) -> Json:

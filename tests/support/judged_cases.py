@@ -13,6 +13,7 @@ from tests.support.objects import (
     claim,
     device_class,
     exactly,
+    expressions,
     node,
     resource_slice,
 )
@@ -110,6 +111,7 @@ def _amounts() -> Iterator[tuple[str, Json]]:
         "steps of 20 from 10": {"min": "10", "step": "20", "max": "90"},
         "steps finer than milli": {"min": "0", "step": "500u"},
         "a fraction as minimum": {"min": "200m", "step": "1"},
+        "a maximum finer than milli": {"min": "0", "step": "1500m", "max": "90.0000001"},
     }
     for text, span in ranges.items():
         found = [resource_slice(card("gpu-0", vram=capacity("100", default="10", **span)))]
@@ -245,6 +247,17 @@ def _pools() -> Iterator[tuple[str, Json]]:
     for text, slices in (("an incomplete pool", part), ("a pool with a name twice", twice)):
         yield f"one device of {text}", case(asks("1Gi"), slices=slices)
         yield f"all devices of {text}", case(asks("1Gi", **ALL), slices=slices)
+    old = resource_slice(card("gpu-0"), name="old", generation=1)
+    yield (
+        "a device of a generation before an empty one",
+        case(asks("1Gi"), slices=[old, resource_slice(name="new", generation=2)]),
+    )
+    sets = resource_slice(name="sets", count=2)
+    del sets["spec"]["devices"]
+    sets["spec"]["sharedCounters"] = [{"name": "set", "counters": {"slots": {"value": "1"}}}]
+    beside = [sets, resource_slice(card("gpu-0"), name="devices", count=2)]
+    yield "a device beside shared counters", case(asks("1Gi"), slices=beside)
+    yield "all devices beside shared counters", case(asks("1Gi", **ALL), slices=beside)
 
 
 def _selectors_of_devices() -> Iterator[tuple[str, Json]]:
@@ -288,6 +301,12 @@ def _selectors_of_devices() -> Iterator[tuple[str, Json]]:
         "a request with derived attributes",
         case(asks(derivedAttributes=[derived]), slices=mixed),
     )
+    odd_values = {"a list": {"ints": [0, 1]}, "a long version": {"version": "1.0." + "9" * 20}}
+    for text, odd in odd_values.items():
+        found = [resource_slice({**card("gpu-0"), "attributes": {"odd": odd}})]
+        for expression in ("device.allowMultipleAllocations", f'"odd" in {LOOKUP}'):
+            wanted = asks("1Gi", selectors=expressions(expression))
+            yield f"{expression} of a device with {text}", case(wanted, slices=found)
     none = wide(card("of-none"), perDeviceNodeSelection=True)
     yield "a device of no node", case(asks("1Gi"), slices=[none])
 
@@ -353,6 +372,10 @@ SELECTORS: Final = (
     "device.driver == 5",
     "[1, 2].exists(n, n > 1) && ['a'].map(t, t + 'b') == ['ab']",
     "[1].includes(1)",
+    f"{LOOKUP}.model.includes('A100') && !{LOOKUP}.nodes.includes(2)",
+    f"{LOOKUP}.nodes.includes(1.0) && !{LOOKUP}.nodes.includes(true) && !(0).includes(false)",
+    f'{LOOKUP}.cuda.includes(semver("12.4.0")) && !{LOOKUP}.nodes.includes("0")',
+    f"{LOOKUP}.nope.includes(1)",
 )
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ class SimulatedCluster:
             gates=gates,
             release=release,
             tensor_fusion=tensor_fusion,
-            check_expression=cel_evaluation.check_expression,
+            check_expression=partial(cel_evaluation.check_expression, release=release),
             condition_holds=match_conditions.holds,
         )
         self.pages_url = ""

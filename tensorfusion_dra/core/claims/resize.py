@@ -205,10 +205,10 @@ def _shares(
         if facts.keeps_lent_memory and not rules.overcommit_limits:
             most_vram = min(most_vram, Quantity.of_bytes(rules.factor * share.reserved.vram_bytes))
         if annotated.vram_limit and annotated.vram_limit > most_vram:
-            bounds[share.device] = f", and up to {most_vram} at any time"
+            bounds[share.device] = f", and never more than {most_vram}"
         whole = Quantity.milli(gpu.milli_tflops)
         if annotated.tflops_limit and annotated.tflops_limit > whole:
-            bounds[share.device] = f", and has {whole} TFLOPS"
+            bounds[share.device] = f", and never more than {whole} TFLOPS"
         shares[-1] = replace(
             share, wanted_sm_percent=wanted.sm_percent, wanted_vram_bytes=wanted.vram_bytes
         )

@@ -56,6 +56,8 @@ the scheduling of its pod on every node."""
 ODD_ATTRIBUTES: Final = 38
 """A value that no selector can read, such as a version of 20 digits, is as if it were missing, and
 a list of values in a constraint is an error. Before, every selector failed on the device."""
+INCLUDES: Final = 38
+"""New selectors may call ``includes()``."""
 STRICT_API: Final = 38
 """The API server refuses a number of over 18 digits in a version, several terms in a device's
 nodeSelector, and in a request more than 32 amounts, negative ones and names that no device has."""

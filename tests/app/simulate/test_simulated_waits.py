@@ -5,18 +5,22 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from dra_simulator.rest import CLASSES, ApiError, Client
 from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import sequence
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tests.support.forks import command
 from tests.support.node_plugin_process import cluster_with
+from tests.support.objects import device_class
 
 FOREVER = 3600.0
 
@@ -61,6 +65,15 @@ def test_a_failed_simulation_prints_the_details_and_then_the_awaited_event() -> 
     ending = "tensorfusion-dra: registration: the node plugin ended with 2"
     assert (ended.returncode, last) == (2, ending)
     assert "tflops-oversell-ratio: found 1" in details
+
+
+def test_selectors_are_those_of_the_release(tmp_path: Path) -> None:
+    wanted = device_class("cards", '["a"].includes(device.driver)')
+    for release in (37, 38):
+        with SimulatedCluster(tmp_path, gpus="", release=release).server as server:
+            refused = pytest.raises(ApiError, match="undeclared reference to 'includes'")
+            with nullcontext() if release == 38 else refused:
+                Client(server.url).create(CLASSES, wanted)
 
 
 def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> None:

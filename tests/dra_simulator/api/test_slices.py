@@ -381,6 +381,11 @@ LONG: Final = f"1.0.{10**18}"
         ),
         ({"attributes": {"a": {"version": LONG}}}, {}, ".attributes[a].version: "),
         ({"attributes": {"a": {"versions": [LONG]}}}, {}, ".attributes[a].versions[0]: "),
+        (
+            device_with_policy(default="1500m", validRange={"min": "0", "step": "1"}),
+            {},
+            ".capacity[vram].requestPolicy.validRange.step: ",
+        ),
     ],
 )
 def test_devices_are_checked_more_strictly_from_1_38_on(
