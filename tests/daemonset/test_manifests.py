@@ -318,7 +318,7 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     assert images == {expected}
 
 
-OF_METADATA = {"properties": {"creationTimestamp": {}}}
+OF_METADATA: dict[str, Any] = {"properties": {"creationTimestamp": {}}}
 
 
 def undescribed(schema: Any, path: str = "") -> list[str]:
