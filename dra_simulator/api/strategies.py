@@ -205,6 +205,18 @@ class ClassStrategy(Strategy):
         return object_rules.class_errors(spec, any_expression if known else self.setting.check)
 
 
+class TaintRuleStrategy(Strategy):
+    """Strategy of DeviceTaintRules."""
+
+    def prepare(self, document: Json, old: Json | None) -> None:
+        """Set the time of a new taint."""
+        self._complete("DeviceTaintRuleSpec", part(document, "spec"), part(old or {}, "spec"))
+
+    def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
+        """Yield the errors in the taint."""
+        yield from object_rules.taint_errors("spec.taint", part(part(document, "spec"), "taint"))
+
+
 def _set_defaults(struct: str, document: Json) -> None:
     for inner, _, found in SCHEMA.walk(struct, document, ""):
         match inner:
@@ -402,6 +414,7 @@ def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
         ("", "events"): EventStrategy(setting),
         ("events.k8s.io", "events"): NewEventStrategy(setting),
         (RESOURCE_GROUP, "deviceclasses"): ClassStrategy(setting),
+        (RESOURCE_GROUP, "devicetaintrules"): TaintRuleStrategy(setting, has_status=True),
         (RESOURCE_GROUP, "resourceclaims"): ClaimStrategy(
             setting, has_status=True, immutable=("spec",)
         ),

@@ -437,11 +437,14 @@ def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
         ([""], [*(verb.name for verb in cli.VERBS if not verb.serves), ":4"]),
         (["co"], ["convert", "cordon", "completion", ":4"]),
         (["top", "--na"], ["--namespaces", "--namespace", ":4"]),
+        (["top", "--watch", "--na"], ["--namespaces", "--namespace", ":4"]),
         (["top", "-o", ""], ["table", "wide", "json", "yaml", ":4"]),
         (["why", "-f", ""], [":0"]),
         (["completion", "z"], ["zsh", ":4"]),
         (["nothing", ""], [":4"]),
         (["why", "-n", "b", "x"], [":4"]),
+        (["cel", "ch"], ["check", ":4"]),
+        (["cel", "explain", "--re"], ["--request", ":4"]),
     ],
 )
 def test_kubectl_completes_verbs_flags_and_values(

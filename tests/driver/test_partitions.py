@@ -353,6 +353,10 @@ def test_partition_is_cordoned_by_its_own_name() -> None:
     }
     assert sorted(found.pop(FIRST)) == [names.TAINT_CORDONED, names.TAINT_PARTITION]
     assert found == {CARD.uuid.lower(): [], SECOND: [names.TAINT_PARTITION]}
+    node.cards.set_cordoned({})  # at once, before the next reading
+    catalog = node.cards.catalog.current()
+    assert catalog is not None
+    assert names.TAINT_CORDONED not in {t.key for each in catalog.devices for t in each.taints}
 
 
 def test_another_server_is_asked_again_whether_it_keeps_taints() -> None:

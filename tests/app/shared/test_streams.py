@@ -141,3 +141,5 @@ def test_tables_fit_on_a_terminal_unless_they_are_wide(monkeypatch: pytest.Monke
     assert max(map(len, cut)) == 40
     assert cut[1] == f"{'a' * 13}…  node-01  {'b' * 14}…"
     assert wide[1] == f"{'a' * 30}  node-01  {'b' * 30}"
+    monkeypatch.setenv("COLUMNS", "10")
+    assert streams.table(rows, indent="", is_wide=False)[1] == f"{'a' * 11}…  node-01  {'b' * 11}…"

@@ -205,10 +205,21 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(open_page: Open) 
 
 
 def test_card_out_of_service_says_why_and_by_whom(open_page: Open) -> None:
-    page, _ = open_page(scenes.typical())
+    page, node = open_page(scenes.typical())
+    card = page.get_by_role("article", name="GPU 2")
+    text = "Out of service: fan_by_alice. "
 
-    text = "Out of service: fan_by_alice. Its pods go on, and no new ones get it."
-    expect(page.get_by_role("article", name="GPU 2")).to_contain_text(text)
+    expect(card.get_by_text(f"{text}Its pods go on, and no new ones get it.")).to_be_visible()
+    expect(page.get_by_text("Out of service")).to_have_count(1)
+    expect(card.get_by_text("No shares.", exact=True)).to_be_visible()
+    # Its 312 TFLOPS are not free for anybody, as those of the unhealthy card.
+    expect(page.locator("#totals")).to_contain_text("160.8 of 780 TFLOPS")
+    evicts = {**builders.CORDONED, "effect": "NoExecute"}
+    cards = (replace(each, taints=(evicts,) if each.taints else ()) for each in node.view.cards)
+    node.view = replace(node.view, cards=tuple(cards))
+    refresh(page)
+
+    expect(card.get_by_text(f"{text}Its pods are ended.")).to_be_visible()
 
 
 def test_keyboard_reaches_every_share_and_enter_shows_its_details(open_page: Open) -> None:

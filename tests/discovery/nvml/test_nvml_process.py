@@ -24,7 +24,7 @@ from tests.discovery.nvml.nvml_machine import (
     uuid,
 )
 from tests.support.kubelet import PluginClient
-from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start
+from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start, stop
 from tests.support.published_health import (
     FAST,
     NO_POLL,
@@ -308,6 +308,24 @@ def test_a_driver_is_replaced_under_running_pods(driver: Driver, library: Path) 
             assert device["attributes"]["driver_version"]["version"] == "575.51.3"
         assert not upgrade.sign.exists()
         upgrade.prepared("b")
+
+
+def test_first_slices_of_a_restart_have_the_marks_of_the_node(
+    driver: Driver, library: Path
+) -> None:
+    with node(driver, library) as cluster:
+        mark = {f"cordon.tensor-fusion.ai/{GPU_0}": "fan_by_alice:NoSchedule:2026-03-01T00:00:00Z"}
+        found = cluster.client.get(NODES, cluster.node_name)
+        cluster.client.patch(NODES, found, {"metadata": {"annotations": mark}})
+        cluster.until("tainted", lambda: "fan_by_alice" in str(cluster.slices()))
+        stop(cluster)
+        before = cluster.slices()
+        cluster.server.requests.reset()
+        start(cluster)
+        cluster.until("watched", lambda: cluster.server.requests.count("watch", "nodes") > 0)
+
+        assert cluster.slices() == before
+        assert cluster.server.requests.count("update", "resourceslices") == 0
 
 
 def test_without_release_driver_the_node_is_not_watched(driver: Driver, library: Path) -> None:
