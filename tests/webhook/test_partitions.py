@@ -219,6 +219,18 @@ def test_resources_that_no_single_partition_is_are_refused_by_name(
     assert found.startswith(f"{where}{reason}")
 
 
+def test_isolation_partitioned_alone_is_refused_unless_the_pod_has_a_claim(
+    cluster: Cluster,
+) -> None:
+    pod = pod_document(pod_annotations(isolation="partitioned"))
+    (found,) = errors(cluster.admission.pod(review_of(pod)))
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "own"}]
+
+    where = f"metadata.annotations[{names.ANNOTATION_ISOLATION}]: "
+    assert found.startswith(f"{where}found partitioned alone, expected amounts of a single")
+    assert not cluster.admission.pod(review_of(pod)).errors
+
+
 @pytest.mark.parametrize("other", [{}, {"vram": "8Gi"}])
 def test_whole_gpus_by_the_extended_resource_are_no_partition(
     cluster: Cluster, other: dict[str, str]

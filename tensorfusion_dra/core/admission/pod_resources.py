@@ -20,7 +20,7 @@ Resources say all that a queue has to charge. Annotations may add what is no amo
 model, and limits above the amounts. Annotations that request amounts themselves are refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,9 +121,9 @@ def read(pod: Item) -> OfResources:
     """
     names_of_pod, annotations = named(pod, unset=None), review.annotations_of(pod)
     is_partitioned = annotations.get(names.ANNOTATION_ISOLATION) == Isolation.PARTITIONED
-    whole = tuple(_whole_cards(pod)) if is_partitioned else ()
-    if whole or not names_of_pod:
-        return OfResources(pod=pod, errors=whole)
+    of_isolation = tuple(_of_no_partition(pod, names_of_pod)) if is_partitioned else ()
+    if of_isolation or not names_of_pod:
+        return OfResources(pod=pod, errors=of_isolation)
     result: Json = untyped_json.copied(dict(pod))
     errors, asked = list[FieldError](), dict[str, Amounts]()
     every = list(resource_claims.containers_with_paths(result))
@@ -267,18 +267,27 @@ def _refusal(name: str, limit: object, request: object) -> str:
     return pod_request.refusal(_BECOMES[name], str(limit))
 
 
-def _whole_cards(pod: Item) -> Iterator[FieldError]:
-    """Yield the containers that ask for whole cards, which are no partitions."""
-    for path, container in resource_claims.containers_with_paths(pod):
-        if map_at(container, "resources", "limits").keys() & _BECOMES.keys() == {
-            names.RESOURCE_GPU
-        }:
-            yield FieldError(
-                f"{path}.resources.limits[{names.RESOURCE_GPU}]",
-                Reason.INVALID,
-                "found whole GPUs beside isolation partitioned, expected "
-                f"{pod_admission.PARTITION_NEEDS}",
-            )
+def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
+    """Yield why a pod that wants a partition would get none: it asks for whole cards, or nothing.
+
+    Args:
+        amounts: Those that its resources name.
+    """
+    needs = f"expected {pod_admission.PARTITION_NEEDS}"
+    whole = [
+        path
+        for path, container in resource_claims.containers_with_paths(pod)
+        if map_at(container, "resources", "limits").keys() & _BECOMES.keys()
+        == {names.RESOURCE_GPU}
+    ]
+    for path in whole:
+        where = f"{path}.resources.limits[{names.RESOURCE_GPU}]"
+        text = f"found whole GPUs beside isolation partitioned, {needs}"
+        yield FieldError(where, Reason.INVALID, text)
+    claims = map_at(pod, "spec").get("resourceClaims")
+    if not (whole or amounts or claims or pod_request.requests_gpu(review.annotations_of(pod))):
+        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
+        yield FieldError(where, Reason.INVALID, f"found partitioned alone, {needs}")
 
 
 def _of_partition(name: str, limit: object) -> str:
