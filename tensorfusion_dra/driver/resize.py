@@ -77,11 +77,11 @@ class ResizeFollower:
         """Args:
         claims: Read after each change.
         store, upkeep: Their records, and what follows from these.
-        status: Shows what came of a change.
+        status: Reports the result of a change.
         label: As resize.node_label() returns it.
         catalog: The cards, to turn TFLOPS into percent.
         rules: Facts of the enforcers.
-        events: Of this loop's thread alone.
+        events: Writer for this loop's thread only.
         """
         self._claims = claims
         self._store = store
@@ -95,29 +95,32 @@ class ResizeFollower:
         self._throttle = LogThrottle()
         self._guard = Lock()
         self._due: dict[str, ClaimRef] = {}  # by UID; guarded by _guard
-        self._asked: dict[str, int] = {}  # hashes of annotations and allocation; guarded by _guard
+        self._seen: dict[str, int] = {}  # by UID, what keep() hashed; guarded by _guard
 
     def keep(self, claim: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the watch keeps of a claim; nothing of one without a device of this node."""
         found = projected(claim, _WATCHED)
         if self.label not in resize.label(found).values():
             return {}
-        return {**found["metadata"], "annotations": hash(str(found))}
+        return {
+            **found["metadata"],
+            "annotations": hash(str(found)),
+        }  # small, whatever is annotated
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Have the claims with the label read of which a change was missed."""
+        """Read the listed claims that changed while the watch was interrupted."""
         for item in items:
             self.on_event("ADDED", item)
 
     def on_event(self, _event: str, item: Mapping[str, Any]) -> None:
-        """Have a claim read whose annotations for limits, or whose allocation, changed."""
+        """Read a claim if its annotations for limits or its allocation changed."""
         ref = ClaimRef(namespace=item["namespace"], name=item["name"], uid=item["uid"])
         with self._guard:
-            if self._asked.get(ref.uid) == item["annotations"]:
+            if self._seen.get(ref.uid) == item["annotations"]:
                 return
-            self._asked[ref.uid], self._due[ref.uid] = item["annotations"], ref
-            if len(self._asked) > MAX_NOTED:
-                del self._asked[next(iter(self._asked))]
+            self._seen[ref.uid], self._due[ref.uid] = item["annotations"], ref
+            if len(self._seen) > MAX_NOTED:
+                del self._seen[next(iter(self._seen))]
         self._wakeup.wake()
 
     def stop(self) -> None:

@@ -173,6 +173,8 @@ def test_what_a_card_never_gives_is_said_and_what_it_lends_is_given(
     found = node.resize(ref, tflops="312.1")
     assert (found.partition(":")[0], node.compute(ref)) == ("GrantedInPart", [100])
     assert found.endswith(": the card lends no more now, and never more than 312 TFLOPS")
+    found = node.resize(ref, vram="81Gi", tflops="313")
+    assert found.endswith(", and never more than 80Gi and 312 TFLOPS")
     assert node.resize(ref, tflops="312").startswith("Granted: ")
 
     of_hami = of_enforcer(tmp_path / "hami", HAMI_CORE)
@@ -331,7 +333,7 @@ def test_a_refusal_that_is_known_is_no_news(node: Node) -> None:
     ref = node.claim("a")
     node.resize(ref, vram="1Gi")
     answer = node.setup.status._known[ref.uid].resize
-    node.follower._asked.clear()  # as after a restart, or of very many claims
+    node.follower._seen.clear()  # as after a restart, or of very many claims
 
     assert node.resize(ref, vram="1Gi").startswith("Refused: ")
 
@@ -537,7 +539,7 @@ def test_labels_that_anybody_forges_take_no_room_and_no_request(node: Node) -> N
     node.follower.check()
     assert node.outcome(ref).startswith("Granted: ")
     assert node.setup.claims.fetched == [str(ref)]
-    assert [len(node.follower._due), len(node.follower._asked)] == [MAX_NOTED, MAX_NOTED]
+    assert [len(node.follower._due), len(node.follower._seen)] == [MAX_NOTED, MAX_NOTED]
 
 
 def test_an_object_that_no_api_server_stores_is_left_out(node: Node) -> None:

@@ -25,13 +25,14 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import lending, prepared, share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices import device as device_facts
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu, Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import name_rules, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -54,7 +55,7 @@ class Resize:
     Attributes:
         asked: The amounts as annotated, by capacity.
         refused: Why some of them have no effect.
-        bounds: By device that never gives all of them, the end of the text that says so.
+        bounds: By device, the most that it can ever give of what is asked above that, as text.
     """
 
     asked: Mapping[str, str]
@@ -82,13 +83,13 @@ class Resize:
         }
         bound = self.bounds.get(share.device, "")
         if bound or any(is_clamped[name] for name in self.asked):
-            why = f"the card lends no more now{bound}"
+            why = "the card lends no more now" + (f", and never more than {bound}" if bound else "")
             return IN_PART, f"{text} of the wanted {share.wanted}: {why}"
         return GRANTED, text
 
 
 def node_label(node: str) -> str:
-    """Return the value of the label of a node's claims: its name, or a digest of a longer one."""
+    """Return the value of the label on a node's claims: its name, or a digest of a longer one."""
     if len(node) <= name_rules.LABEL_BYTES:
         return node
     return hashlib.sha256(node.encode()).hexdigest()[: name_rules.LABEL_BYTES]
@@ -147,7 +148,7 @@ def _shares(
     rules: LendingRules,
     devices: Mapping[str, Device],
 ) -> tuple[list[PreparedShare], dict[str, None], dict[str, str]]:
-    """Return the shares with their wanted limits, why some amounts are refused, and the bounds.
+    """Return the shares with their wanted limits, and why amounts are refused or bounded.
 
     Raises:
         ClaimError: An annotation is malformed, a limit is below its request, or the record is of
@@ -201,15 +202,29 @@ def _shares(
                 wanted = replace(wanted, **{attribute: before})
                 if most is not None:
                     refused[f"{name}: {reason}"] = None
-        most_vram = Quantity.of_bytes(share.total.vram_bytes)
-        if facts.keeps_lent_memory and not rules.overcommit_limits:
-            most_vram = min(most_vram, Quantity.of_bytes(rules.factor * share.reserved.vram_bytes))
-        if annotated.vram_limit and annotated.vram_limit > most_vram:
-            bounds[share.device] = f", and never more than {most_vram}"
-        whole = Quantity.milli(gpu.milli_tflops)
-        if annotated.tflops_limit and annotated.tflops_limit > whole:
-            bounds[share.device] = f", and never more than {whole} TFLOPS"
+        if bound := _bound(share, gpu, annotated, rules, facts):
+            bounds[share.device] = bound
         shares[-1] = replace(
             share, wanted_sm_percent=wanted.sm_percent, wanted_vram_bytes=wanted.vram_bytes
         )
     return shares, refused, bounds
+
+
+def _bound(
+    share: PreparedShare,
+    gpu: Gpu,
+    annotated: ShareParameters,
+    rules: LendingRules,
+    facts: EnforcerFacts,
+) -> str:
+    """Return the most that the card can ever give of each amount that asks for more; "" if none."""
+    vram = Quantity.of_bytes(share.total.vram_bytes)
+    if facts.keeps_lent_memory and not rules.overcommit_limits:
+        vram = min(vram, Quantity.of_bytes(rules.factor * share.reserved.vram_bytes))
+    tflops = Quantity.milli(gpu.milli_tflops)
+    exceeded = []
+    if annotated.vram_limit and annotated.vram_limit > vram:
+        exceeded.append(str(vram))
+    if annotated.tflops_limit and annotated.tflops_limit > tflops:
+        exceeded.append(f"{tflops} TFLOPS")
+    return " and ".join(exceeded)

@@ -181,7 +181,7 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
 
 
 def limits_of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
-    """Parse the limits alone that a claim's annotations set.
+    """Parse only the limits that a claim's annotations set.
 
     Raises:
         ParameterError: Some annotations are malformed; the text lists all errors.
