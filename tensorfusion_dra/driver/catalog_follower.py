@@ -48,7 +48,7 @@ class CatalogFollower:
             store: The claims of this node.
             upkeep: Divides the cards among the claims.
             status: Writes the status of claims.
-            events: Of this loop's thread alone.
+            events: Writer for this loop's thread only.
         """
         self._catalog = catalog
         self._store = store

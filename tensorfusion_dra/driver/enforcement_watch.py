@@ -291,7 +291,7 @@ class EnforcementWatch:
 
         Args:
             report: Has the status of a claim written.
-            events: Of this loop's thread alone.
+            events: Writer for this loop's thread only.
             settle: Sets binding conditions, after the node's check.
         """
         announcer = EnforcementAnnouncer(events)

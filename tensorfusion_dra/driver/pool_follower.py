@@ -78,7 +78,7 @@ class PoolFollower:
         """Args:
         source: Returns the node as a member of its pool, see member(); called at each round.
         builder: Gets the node of the pool.
-        events: Of this loop's thread alone.
+        events: Writer for this loop's thread only.
         expands_memory: True if the node's enforcer can give a card more memory than it has.
         wakeup: Wakes the loop, because a pool or the Node object may have changed.
         """

@@ -557,7 +557,7 @@ class Publisher:
         nodes: Gives the UID of the Node, which owns the slices. It is read once, and again
             after a change of another writer: if the Node was recreated, Kubernetes' garbage
             collector deletes the slices of the old one.
-        events: Of this loop's thread alone.
+        events: Writer for this loop's thread only.
         lease: Of the publisher, which instances on this node pass on.
         repairs: The pace of repairs; None for the default.
         wakeup: Wakes the loop; whoever changes the catalog wakes it too.

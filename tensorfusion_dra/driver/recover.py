@@ -140,8 +140,8 @@ class Reconciler:
         Args:
             preparer: Refreshes records.
             status: Shows why the limits of claims are not enforced.
-            stale_claims: Of this loop's thread alone.
-            events: Of this loop's thread alone.
+            stale_claims: For this loop's thread only.
+            events: Writer for this loop's thread only.
 
         Raises:
             FatalError: A newer release has written a record.

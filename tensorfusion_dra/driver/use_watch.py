@@ -136,7 +136,7 @@ class UseWatch:
 
         Args:
             report: Has the status of a claim written.
-            events: Of this loop's thread alone.
+            events: Writer for this loop's thread only.
             on_excess: Called when a share exceeds its limit, or no longer does.
         """
         while self._wakeup.next_round():
