@@ -48,7 +48,7 @@ AMOUNTS: Final = {
     )
 }
 """Resources that are an amount of each GPU, and the annotation that means the same."""
-_BECOMES: Final = {**AMOUNTS, names.RESOURCE_GPU: names.ANNOTATION_GPU_COUNT}
+_ANNOTATION_OF: Final = {**AMOUNTS, names.RESOURCE_GPU: names.ANNOTATION_GPU_COUNT}
 _PERCENT_OF: Final = {
     "tensor-fusion.ai/tflops": "tensor-fusion.ai/compute-percent",
     "tensor-fusion.ai/vram": "tensor-fusion.ai/vram-percent",
@@ -59,7 +59,8 @@ _LIMITED: Final = {
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT: _COMPUTE,
     names.ANNOTATION_VRAM_LIMIT: _MEMORY,
 }
-"""Annotations of limits. Without one of these resources, the limit would be the request as well."""
+"""Annotations of limits, with the resources of which a container needs one: a limit without an
+amount would be the request as well."""
 _SAME: Final = (
     *AMOUNTS.values(),
     names.ANNOTATION_GPU_COUNT,
@@ -67,7 +68,7 @@ _SAME: Final = (
     names.ANNOTATION_CONTAINER_SHARES,
     names.ANNOTATION_INJECT_CONTAINER,
 )
-"""Annotations that say what resources say."""
+"""Annotations that say the same as resources, or contradict them."""
 _UNSET: Final = frozenset({"", "0", "false"})
 _OF_OTHERS: Final = (names.NVIDIA_GPU, "nvidia.com/vgpu-", "nvidia.com/mig-", "amd.com/gpu")
 """Beginnings of the resources by which other systems give GPUs."""
@@ -79,33 +80,33 @@ class OfResources:
     """A pod whose resources were read.
 
     Attributes:
-        pod: The pod with annotations in their place; unchanged if it has none.
-        errors: Why they cannot be read.
+        pod: The pod with annotations in place of its resources; unchanged if it names no amount.
+        errors: What is wrong with its resources.
     """
 
     pod: Item
     errors: tuple[FieldError, ...] = ()
 
 
-def named(pod: Item, *, unset: str | None = "0") -> list[str]:
-    """Return the amounts that the resources of a pod's containers name, each once.
+def named(pod: Item, *, with_zeros: bool = False) -> list[str]:
+    """Return the resources of a pod's containers that are amounts of a GPU, each once.
 
     Args:
-        unset: The text by which they name none.
+        with_zeros: Return those with the value 0 as well, which ask for nothing.
     """
     every = (
         name
         for _, container in resource_claims.containers_with_paths(pod)
         for kind in _KINDS
         for name, text in map_at(container, "resources", kind).items()
-        if str(text) != unset
+        if with_zeros or str(text) != "0"
     )
     return [name for name in dict.fromkeys(every) if name in AMOUNTS]
 
 
 def renamed(text: str, pod: Item) -> str:
     """Return a text with the pod's resources in place of the annotations that they became."""
-    for resource, annotation in _BECOMES.items():
+    for resource, annotation in _ANNOTATION_OF.items():
         if annotation not in review.annotations_of(pod):
             text = text.replace(
                 pod_request.path_of(annotation), f"spec.containers[*].resources.limits[{resource}]"
@@ -114,15 +115,15 @@ def renamed(text: str, pod: Item) -> str:
 
 
 def read(pod: Item) -> OfResources:
-    """Return the pod with annotations in place of its resources, or what is wrong with these.
+    """Return the pod with annotations in place of its resources, or the errors in these resources.
 
-    In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
-    extended resource. An amount of 0 is unset.
+    A container without amounts keeps `tensor-fusion.ai/gpu`, Kubernetes' extended resource for
+    whole cards. An amount of 0 counts as absent.
     """
-    names_of_pod, annotations = named(pod, unset=None), review.annotations_of(pod)
+    amounts, annotations = named(pod, with_zeros=True), review.annotations_of(pod)
     is_partitioned = annotations.get(names.ANNOTATION_ISOLATION) == Isolation.PARTITIONED
-    of_isolation = tuple(_of_no_partition(pod, names_of_pod)) if is_partitioned else ()
-    if of_isolation or not names_of_pod:
+    of_isolation = tuple(_without_partition(pod, amounts)) if is_partitioned else ()
+    if of_isolation or not amounts:
         return OfResources(pod=pod, errors=of_isolation)
     result: Json = untyped_json.copied(dict(pod))
     errors, asked = list[FieldError](), dict[str, Amounts]()
@@ -132,19 +133,19 @@ def read(pod: Item) -> OfResources:
     for path, container in every:
         where = f"{path}.resources.limits"
         of_container, found_errors = _of_container(
-            where, container, names_of_pod[0], is_partitioned=is_partitioned
+            where, container, amounts[0], is_partitioned=is_partitioned
         )
         errors += found_errors
         if of_container:
             asked[name_of(container)] = of_container
     if asked and not errors:
-        errors += _said_twice(annotations, asked)
+        errors += _conflicts(annotations, asked)
     found: Amounts = {}
     try:
         if asked and not errors:
             found = dialects.of_containers(pod, asked, dict)
     except InputError as error:
-        errors.append(FieldError("spec.containers", Reason.INVALID, f"{names_of_pod[0]}: {error}"))
+        errors.append(FieldError("spec.containers", Reason.INVALID, f"{amounts[0]}: {error}"))
     if errors:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
@@ -159,8 +160,8 @@ def read(pod: Item) -> OfResources:
 def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amounts]:
     """Return annotations as resources of containers, and the annotations that are still needed.
 
-    Without resources, all of the annotations are: resources cannot say fractions of a unit, whole
-    cards, or limits of single containers.
+    Resources cannot say fractions of a unit, whole cards, or limits of single containers. Then no
+    resources are returned, and all of the annotations.
 
     Args:
         pod: The pod that the annotations are for.
@@ -180,7 +181,7 @@ def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amount
         share = as_map(shares[found] if isinstance(found, str) else found)
         texts = {
             name: str(share.get(becomes.removeprefix(names.ANNOTATION_PREFIX), ""))
-            for name, becomes in _BECOMES.items()
+            for name, becomes in _ANNOTATION_OF.items()
         }
         if LIKE_MEMORY in texts.values():
             rest[names.ANNOTATION_COMPUTE_PERCENT_REQUEST] = LIKE_MEMORY
@@ -200,11 +201,11 @@ def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amount
 def _of_container(
     where: str, container: Json, amount_of_pod: str, *, is_partitioned: bool
 ) -> tuple[Amounts, list[FieldError]]:
-    """Take the resources out of a container; return their annotations, and what is wrong with them.
+    """Remove the resources from a container; return their annotations, and their errors.
 
     Args:
         where: Path of its limits.
-        amount_of_pod: A resource that is named in the pod, for the text of an error.
+        amount_of_pod: An amount that the pod names, for the text of an error.
         is_partitioned: True if the pod asks for partitions.
     """
     resources = map_at(container, "resources")
@@ -221,7 +222,9 @@ def _of_container(
     if own.keys() <= {names.RESOURCE_GPU}:
         return {}, errors
     texts = {
-        name: _refusal(name, *each) or (is_partitioned and _of_partition(name, each[0])) or ""
+        name: _refusal(name, *each)
+        or (is_partitioned and _unfit_for_partition(name, each[0]))
+        or ""
         for name, each in own.items()
     }
     errors += [
@@ -238,7 +241,7 @@ def _of_container(
                 name: text for name, text in listed.items() if name not in own
             }
     found = {
-        _BECOMES[name]: str(limit)
+        _ANNOTATION_OF[name]: str(limit)
         for name, (limit, _) in own.items()
         if not texts[name] and quantity.parse(limit).nano
     }
@@ -252,8 +255,8 @@ def _beside(where: str, name: str, other: str) -> FieldError:
 
 def _refusal(name: str, limit: object, request: object) -> str:
     """Return why a container cannot have this resource; "" if it can."""
-    if name not in _BECOMES:
-        return f"found an unknown resource, expected one of {', '.join(_BECOMES)}"
+    if name not in _ANNOTATION_OF:
+        return f"found an unknown resource, expected one of {', '.join(_ANNOTATION_OF)}"
     if limit is None:
         return "found a request without a limit, expected both to be equal"
     try:
@@ -264,11 +267,11 @@ def _refusal(name: str, limit: object, request: object) -> str:
         return str(error)
     if amount.nano % NANO or amount.nano < 0:
         return f"found {limit}, expected a whole number, as of every extended resource"
-    return pod_request.refusal(_BECOMES[name], str(limit))
+    return pod_request.refusal(_ANNOTATION_OF[name], str(limit))
 
 
-def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
-    """Yield why a pod that wants a partition would get none: it asks for whole cards, or nothing.
+def _without_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
+    """Yield the errors of a pod with isolation partitioned that asks for whole cards or nothing.
 
     Args:
         amounts: Those that its resources name.
@@ -277,7 +280,8 @@ def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
     whole = [
         path
         for path, container in resource_claims.containers_with_paths(pod)
-        if map_at(container, "resources", "limits").keys() & _BECOMES.keys() == {names.RESOURCE_GPU}
+        if map_at(container, "resources", "limits").keys() & _ANNOTATION_OF.keys()
+        == {names.RESOURCE_GPU}
     ]
     for path in whole:
         where = f"{path}.resources.limits[{names.RESOURCE_GPU}]"
@@ -289,33 +293,30 @@ def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
         yield FieldError(where, Reason.INVALID, f"found partitioned alone, {needs}")
 
 
-def _of_partition(name: str, limit: object) -> str:
-    """Return why a partition is no percentage, and not several cards; "" for other resources."""
+def _unfit_for_partition(name: str, limit: object) -> str:
+    """Return why a partition cannot be asked for by a percentage or a count; "" if it can."""
     most = {names.RESOURCE_GPU: 1, **dict.fromkeys(_PERCENT_OF.values(), 0)}
     if name not in most or quantity.parse(limit).nano <= most[name] * NANO:
         return ""
     return f"found {limit} beside isolation partitioned, expected {pod_admission.PARTITION_NEEDS}"
 
 
-def _said_twice(
+def _conflicts(
     annotations: Mapping[str, str], asked: Mapping[str, Amounts]
 ) -> Iterator[FieldError]:
-    """Yield the annotations that a pod cannot have beside what its containers' resources ask for.
+    """Yield the annotations that a pod cannot have beside its containers' resources.
 
-    Compute that follows memory is no amount of its own, unless a container names compute.
+    Compute that follows memory (`compute-percent-request: memory`) is no conflict, unless a
+    container names compute.
     """
     named_by = {
-        container: [name for name, becomes in _BECOMES.items() if becomes in amounts]
+        container: [name for name, becomes in _ANNOTATION_OF.items() if becomes in amounts]
         for container, amounts in asked.items()
     }
     container, (first, *_) = next(iter(named_by.items()))
-    without = {
-        limit: [one for one, each in named_by.items() if either.isdisjoint(each)]
-        for limit, either in _LIMITED.items()
-    }
-    follows = annotations.get(names.ANNOTATION_COMPUTE_PERCENT_REQUEST) == LIKE_MEMORY and len(
-        without[names.ANNOTATION_COMPUTE_PERCENT_LIMIT]
-    ) == len(asked)
+    follows = annotations.get(names.ANNOTATION_COMPUTE_PERCENT_REQUEST) == LIKE_MEMORY and all(
+        map(_COMPUTE.isdisjoint, named_by.values())
+    )
     counts = {amounts.get(names.ANNOTATION_GPU_COUNT, "1") for amounts in asked.values()}
     same = {name: text for name, text in annotations.items() if name in _SAME}
     if follows:
@@ -328,11 +329,12 @@ def _said_twice(
     if annotations.get(names.ANNOTATION_ISOLATION) == Isolation.SHARED:
         expected[names.ANNOTATION_ISOLATION] = "another one: it gives whole GPUs, without limits"
     for limit, either in _LIMITED.items():
+        without = [one for one, each in named_by.items() if either.isdisjoint(each)]
         is_set = annotations.get(limit, "0") not in _UNSET
-        if is_set and without[limit] and not (follows and either is _COMPUTE):
+        if is_set and without and not (follows and either is _COMPUTE):
             expected[limit] = (
                 f"{' or '.join(sorted(either))} in the resources of container "
-                f"{printable.first(without[limit])}, since a limit alone is the request as well"
+                f"{printable.first(without)}, since a limit alone is the request as well"
             )
     for name, text in expected.items():
         yield FieldError(
