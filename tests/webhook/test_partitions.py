@@ -309,11 +309,14 @@ def test_alternatives_may_be_of_both_kinds_and_only_partitions_tolerate(cluster:
     document = claim("x")
     classes = (names.PARTITION_CLASS, names.DEVICE_CLASS)
     every = [{"name": f"c{n}", "deviceClassName": name} for n, name in enumerate(classes)]
-    document["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": every}]
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    document["spec"]["devices"]["requests"] = [{"name": "r", "firstAvailable": every}, nic]
+    of_nic = share_class("nic", driver="nic.example.com")
+    cluster.admission.classes = ObjectsInMemory(CLASS, of_nic)
 
     found = cluster.admission.claim(review_of(document))
 
-    (request,) = changed(found)["spec"]["devices"]["requests"]
+    request, _ = changed(found)["spec"]["devices"]["requests"]
     assert ["tolerations" in each for each in request["firstAvailable"]] == [True, False]
 
 

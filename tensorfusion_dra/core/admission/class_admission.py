@@ -85,9 +85,10 @@ def of_class(device_class: Item) -> ShareParameters | None:
 
 
 def tolerating(claim: Item, classes: Classes) -> Json:
-    """Return the claim with a toleration in each request for partitions, which a class cannot have.
+    """Return the claim with a toleration of the partitions' taint in each request for partitions.
 
-    A class is for partitions if it sets isolation `partitioned`.
+    A request is for partitions if its class sets isolation `partitioned`. A class itself cannot
+    tolerate a taint.
 
     Raises:
         InputError: A request is for several partitions, or the claim for partitions and for other
@@ -95,13 +96,14 @@ def tolerating(claim: Item, classes: Classes) -> Json:
     """
     result: Json = untyped_json.copied(dict(claim))
     kinds: dict[bool, str] = {}
-    requests = resource_claims.main_requests(result)
+    mains = set()  # a claim gets only one alternative of a request
     for name, each in resource_claims.every_request(result):
         of_class = classes.get(str(each.get("deviceClassName")))
         is_partition = of_class is not None and of_class.isolation is Isolation.PARTITIONED
         is_ours = of_class is not None or each.get("deviceClassName") == names.DEVICE_CLASS
         if is_ours and not each.get("adminAccess"):
             kinds[is_partition] = name
+            mains.add(name.partition("/")[0])
             if is_partition and (_count(each) > 1 or each.get("allocationMode") == "All"):
                 raise InputError(
                     f"request {name}: found several partitions, expected one: CUDA shows a process "
@@ -110,7 +112,7 @@ def tolerating(claim: Item, classes: Classes) -> Json:
         found = as_list(each.get("tolerations"))
         if is_partition and _TOLERATION not in found:
             each["tolerations"] = [*found, _TOLERATION]
-    if len(requests) > 1 and len(kinds) > 1:
+    if len(mains) > 1 and len(kinds) > 1:
         raise InputError(
             f"request {kinds[True]}: found a partition beside a GPU in request {kinds[False]}, "
             "expected one kind in a claim: CUDA shows a process a single partition and no other GPU"
@@ -162,10 +164,10 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
 
 
 def of_template(template: Item, classes: Classes) -> Item:
-    """Return a claim template with the amounts of its classes, as `filled` returns claims.
+    """Return a claim template with the amounts of its classes, for queues such as Kueue.
 
-    A queue such as Kueue then charges them. Several cards of a request are kept apart in the claim,
-    which is filled as well.
+    An annotation names the added amounts. No constraint keeps several cards of a request apart:
+    the template's claims get it when they are filled.
 
     Raises:
         InputError: A request names an amount that its class forbids.
@@ -174,22 +176,19 @@ def of_template(template: Item, classes: Classes) -> Item:
     found = filled(claim, classes, (), splits=False)
     if found == claim:
         return template
-    metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
     annotations = review.annotations_of(template)
-    earlier = [text for name, text in annotations.items() if name == names.ANNOTATION_FILLED]
+    earlier = filter(None, [annotations.get(names.ANNOTATION_FILLED)])  # of a copied template
     added = ",".join([*earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())])
+    annotated = {**annotations, names.ANNOTATION_FILLED: added}
     return {
         **template,
-        "metadata": {
-            **metadata,
-            "annotations": {**annotations, names.ANNOTATION_FILLED: added},
-        },
-        "spec": {**spec, "spec": found["spec"]},
+        "metadata": {**as_map(template.get("metadata")), "annotations": annotated},
+        "spec": {**as_map(template.get("spec")), "spec": found["spec"]},
     }
 
 
 def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
-    """Yield each amount that a template would get otherwise if it were filled now, and that one.
+    """Yield each amount of a template that differs from what its class sets now, and the latter.
 
     Raises:
         InputError: A request names an amount that its class forbids now.
