@@ -221,7 +221,7 @@ class AdmissionRules:
     def pod(self, asked: Review) -> Decision:
         """Add the share to a new pod that requests one, if DRA is enabled for it.
 
-        What its containers' resources request is read as annotations first.
+        Requests in its containers' resources are read as annotations first, and errors name them.
         """
         if not asked.is_creation:
             return PASSED
@@ -394,9 +394,9 @@ class AdmissionRules:
         return _checked_limits(asked, found, classes)
 
     def template(self, asked: Review) -> Decision:
-        """Fill a new claim template with the amounts of its DeviceClasses, for whoever counts them.
+        """Add the amounts of its DeviceClasses to a new claim template, for queues that read it.
 
-        Its claims are filled in any case, so nothing is refused here.
+        Nothing is refused: the template's claims are filled and checked when they are created.
         """
         if not asked.is_creation:
             return PASSED
@@ -447,13 +447,13 @@ class AdmissionRules:
             raise RetryableError(
                 f"found no DeviceClass {', '.join(missing)} with valid parameters, expected one"
             )
+        before = claim
         try:
-            tolerating = class_admission.tolerating(claim, classes)
+            claim = class_admission.tolerating(before, classes)
         except InputError as error:
             return _refused("spec.devices.requests", error)
-        is_changed, claim = tolerating != claim, tolerating
         if not any(each.requests for each in map(classes.get, named) if each):
-            return Decision(changed=claim) if is_changed else None
+            return Decision(changed=claim) if claim != before else None
         apart = class_admission.several(claim, classes)
         splits = bool(apart) and not self.keeps_cards_apart(wait_seconds)
         if splits:
@@ -466,7 +466,7 @@ class AdmissionRules:
             filled = class_admission.filled(claim, classes, apart, splits=splits)
         except DriverError as error:
             return _refused("spec.devices.requests", str(error))
-        return Decision(changed=filled) if is_changed or filled != claim else None
+        return Decision(changed=filled) if filled != before else None
 
     def warn_unnamed(self, asked: Review) -> None:
         """Warn the pod of a new claim if none of its containers names the claim."""
