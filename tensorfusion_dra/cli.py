@@ -97,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
     def format_help(self) -> str:
-        """Return the help; that of the command has verbs that serve under a heading."""
+        """Return the help; the command's own lists the verbs of long-running pods separately."""
         return _FIRST_SERVING.sub(r"\nrun by the chart's pods:\n\g<0>", super().format_help())
 
 

@@ -129,14 +129,14 @@ def new(
 
 
 def label(text: str) -> str:
-    """Return a label's value for text from outside."""
+    """Return untrusted text as the value of a label: one short, printable line."""
     return printable.one_line(text[:_MAX_CHARACTERS])
 
 
 def counter(
     name: str, about: str, labels: Sequence[str], values: Iterable[tuple[LabelValues, int]]
 ) -> Metric:
-    """Return the family of a counter; its name ends with _total, which is not given here."""
+    """Return the family of a counter; Prometheus adds _total to the given name."""
     return _filled(CounterMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels), values)
 
 
@@ -232,9 +232,9 @@ def api_requests(
 
 
 class NodeMetrics:
-    """Counts of a node plugin, and their exposition; safe for all threads.
+    """Metrics of a node plugin, in Prometheus' text format; safe for all threads.
 
-    It counts the durations of prepares and unprepares, as a whole by result and in parts by stage.
+    The durations of prepares and unprepares are counted by result, and those of their stages apart.
     """
 
     def __init__(self) -> None:

@@ -163,7 +163,7 @@ def check_attributes(
 
     Args:
         provider: What the entry point names: a callable, or a class.
-        gpus: Cards that are called with beside the odd ones; two A100s if empty.
+        gpus: Cards for which to call the provider, beside some odd ones; two A100s if empty.
         budget_seconds: Time for all of them.
 
     Raises:

@@ -290,7 +290,7 @@ class PodStrategy(Strategy):
                 yield invalid(path, status.get("name"), text)
 
     def grace_seconds(self, document: Json, requested: int | None) -> int | None:
-        """Return the requested or the pod's own seconds; 0 for a pod on no node or finished."""
+        """Return the requested seconds, else the pod's; 0 if it has no node or has finished."""
         spec, status = part(document, "spec"), part(document, "status")
         if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
             return 0

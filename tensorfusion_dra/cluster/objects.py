@@ -60,10 +60,10 @@ def _own(found: object) -> dict[str, str]:
 
 
 def _of_share(found: object) -> dict[str, str]:
-    """Return the annotations of a claim that are read, each cut above the length of a valid one.
+    """Return the annotations of a claim that the driver reads, cut above the length of valid ones.
 
-    A claim has to stay readable whatever else its tenant annotates: a node that cannot read it
-    keeps a limit for which a quota charges it no more.
+    A claim must stay readable whatever its tenant annotates. Otherwise a tenant could lower a
+    limit, which the quota no longer charges, and keep the node from following.
     """
     return {
         key: str(text)[:_MAX_ANNOTATION]

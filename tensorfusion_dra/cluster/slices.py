@@ -83,7 +83,7 @@ class ApiSlices:
         )
 
     def trial(self, item: Slice) -> Slice:
-        # With a name that the server makes: it refuses one that is there. A pool that nobody reads.
+        # The slice may exist, so the server makes a name. Any generation does.
         spec = {**item["spec"], "pool": {**item["spec"]["pool"], "generation": 1}}
         body = {"metadata": {"generateName": names.SLICE_PREFIX}, "spec": spec}
         found: Slice = self._api.call(

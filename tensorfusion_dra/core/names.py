@@ -147,7 +147,7 @@ TAINT_ENFORCER_MISSING: Final = "tensor-fusion.ai/enforcer-missing"
 TAINT_CORDONED: Final = "tensor-fusion.ai/cordoned"
 """Key of the taint of a device that an administrator took out of service."""
 CORDON_PREFIX: Final = "cordon.tensor-fusion.ai/"
-"""Prefix of a Node's annotation that takes the device of the rest of its name out of service."""
+"""Prefix of a Node's annotation that takes a device out of service; the device's name follows."""
 
 TAINT_PARTITION: Final = "tensor-fusion.ai/partition"
 """Key of the taint of every partition; only requests for partitions tolerate it."""
@@ -207,8 +207,8 @@ ANNOTATION_FILLED: Final = "tensor-fusion.ai/filled-amounts"
 LABEL_FILL_AMOUNTS: Final = "tensor-fusion.ai/fill-amounts"
 """On claim templates, with the value false: the webhook leaves them as they are."""
 RESOURCE_GPU: Final = "tensor-fusion.ai/gpu"
-"""In a container's resources: the number of its cards, beside amounts of each. Alone it is the
-extended resource of whole cards, if a DeviceClass has it."""
+"""In a container's resources: the number of its cards, if amounts of each card are beside it. Else
+the extended resource for whole cards, if a DeviceClass has that name."""
 
 SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}

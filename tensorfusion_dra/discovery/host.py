@@ -97,7 +97,7 @@ class HostDeviceNodes:
         self._root_on_host: Final = root_on_host or driver_root
 
     def folder(self) -> Path:
-        """Return the folder that has the nodes now, under its path in this process."""
+        """Return the folder with the device nodes at present, as a path of this process."""
         if self._chosen is not None:
             return self._chosen
         of_driver = self._driver_root / "dev"
@@ -106,8 +106,8 @@ class HostDeviceNodes:
     def of_card(self, minor: int, capability_minors: Sequence[int] = ()) -> tuple[str, ...]:
         """Return the paths on the host of a card's own nodes, and of those for a partition.
 
-        Those of a partition made later may not be in this process's /dev, so only the runtime looks
-        for them.
+        Nodes of a partition are not checked: if it was made after this process started, they may be
+        missing from its /dev. The container runtime finds them on the host.
 
         Raises:
             RetryableError: A node is missing or not a character device.

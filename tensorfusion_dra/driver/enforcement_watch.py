@@ -290,9 +290,9 @@ class EnforcementWatch:
         """Check until stopped.
 
         Args:
-            report: Has the status of a claim written.
+            report: Queues a claim's status to be written.
             events: Writer for this loop's thread only.
-            settle: Sets binding conditions, after the node's check.
+            settle: Sets binding conditions once the node was checked.
         """
         announcer = EnforcementAnnouncer(events)
         while self._wakeup.next_round():

@@ -37,9 +37,9 @@ Four rules restrict the writes:
 - **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
   difference is the work of another writer, and writing it is a repair. The first repair is made at
   once, further ones with growing delays (Repairs).
-- **Partitions.** Without their taint, any claim would get a partition of a card in MIG mode. So
-  before the first one is published, a dry run shows whether the server keeps taints. Where it does
-  not, partitions are left out.
+- **Partitions.** Without their taint, any claim could get a partition of a card in MIG mode. So
+  a dry run shows whether the server keeps taints before the first partition is published. If it
+  does not, partitions are left out.
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
   stores. The answer to a write shows which; from then on the missing fields count as no difference.
   After a restart, and at another server, slices that lack such fields are written once to find
@@ -578,7 +578,7 @@ class Publisher:
         self._node_uid = ""
         self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
         self._keeps_taints: bool | None = None  # None until a dry run has shown it
-        self._untried: RetryableError | None = None  # why the last dry run has not
+        self._trial_error: RetryableError | None = None  # of the last round's dry run
         self._logged_dropped: frozenset[str] = frozenset()
         self._throttle = LogThrottle()
 
@@ -651,14 +651,14 @@ class Publisher:
             RetryableError: A write may not have been made, or partitions are left out because the
                 dry run failed.
         """
-        self._untried = None
-        plan = self._published()
-        if self._untried is not None:
-            raise self._untried
+        self._trial_error = None
+        plan = self._write_differences()
+        if self._trial_error is not None:
+            raise self._trial_error
         return plan
 
-    def _published(self) -> SlicePlan | None:
-        """Do what publish() does, but note a failed dry run in `_untried`."""
+    def _write_differences(self) -> SlicePlan | None:
+        """Do the work of publish(). After a failed dry run the cards are published all the same."""
         current = self._catalog.current()
         if current is None:
             return None
@@ -729,7 +729,7 @@ class Publisher:
                 (kept,) = self._slices.trial(sent)["spec"]["devices"]
                 self._keeps_taints = bool(kept.get("taints"))
             except RetryableError as error:
-                self._untried = error
+                self._trial_error = error
             if self._keeps_taints is False:
                 log.error(
                     "partitions_not_published",

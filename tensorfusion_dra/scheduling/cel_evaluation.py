@@ -260,10 +260,10 @@ def _api_server_error(error: str) -> str:
 
 
 def refusal(text: str) -> str | None:
-    """Return why a claim with the selector would be refused, or no device could evaluate it.
+    """Return why the API server would refuse the selector, or why it fails on every device.
 
-    Functions that the library lacks are the API server's to check; without the library, so are all
-    types.
+    Left to the API server are functions that the CEL library lacks, and all types if there is no
+    library.
     """
     found = type_errors(text)
     return found[0] if found and not not_covered(found) else None

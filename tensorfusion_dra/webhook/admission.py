@@ -66,11 +66,11 @@ class CardReader(Protocol):
         namespace: str,
         wait_seconds: float,
     ) -> Cards:
-        """Return the cards of all slices, each as the function returns it, of the last minutes.
+        """Return the cards that a function selects from each slice, as read in the last minutes.
 
         Args:
-            key: Functions with the same key select the same.
-            namespace: Of who asks; one that asks for many at a time waits for its own.
+            key: Identifies the function: results are shared between functions with the same key.
+            namespace: The pod's. A namespace with many requests waits only for its own.
 
         Raises:
             RetryableError: The API server answered with an error, or they are not known in a short
@@ -151,7 +151,7 @@ def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> 
 
 
 def is_by_settings(name: str, pools: Sequence[Item], published: AbstractSet[str]) -> bool:
-    """Return True if a pod's nodes are in their pools by settings, whatever GPUPools there are.
+    """Return True if the pod's nodes got their pool from settings and not from a GPUPool.
 
     Pods have to get devices as nodes publish them. Example: node plugins with pool-source=settings
     publish `default`, and the cluster has the default GPUPool `prod` for Tensor Fusion's own

@@ -43,7 +43,7 @@ class ClaimReader(Protocol):
     """ResourceClaims at the API server."""
 
     def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Item]:
-        """Return what is kept of a namespace's claims as they are stored now.
+        """Return the fields in `keep` of a namespace's claims, as they are stored now.
 
         Raises:
             UnreadableError: One of them is too large to be read.

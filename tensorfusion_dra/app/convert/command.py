@@ -54,7 +54,7 @@ class _Plain(BaseResolver):
 
     @property
     def processing_version(self) -> tuple[int, int]:
-        """Return YAML 1.2, to which only `yes` and `no` would make a difference."""
+        """Return YAML 1.2. Other versions differ only in values such as `yes` and `no`."""
         return (1, 2)
 
 

@@ -78,10 +78,7 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
 
 
 def cards_read(settings: Settings) -> Mapping[str, Gpu]:
-    """Return what the last reading of the cards found, by UUID; empty if it is not known.
-
-    Of a node plugin that may be running beside this process.
-    """
+    """Return the cards of the node plugin's last saved reading, by UUID; empty if there is none."""
     saved = SavedState(settings.data_folder, saved_state.CARDS).load()
     try:
         boot, now = boot_id(settings), card_health.now()
@@ -97,7 +94,8 @@ def candidates(
     """Return the enforcers that the settings name, in their order.
 
     Args:
-        every: From enforcers(), so that one of another package has one thread; None for new ones.
+        every: The result of enforcers(), so that another package's enforcer has only one thread;
+            None calls it.
 
     Raises:
         InputError: One is another package's and cannot be used, or is disabled.

@@ -120,7 +120,7 @@ class Diagnosis:
 
     @property
     def gates(self) -> list[str]:
-        """Feature gates that have to be on, as they are by default, for the answer to be right."""
+        """Feature gates on which the answer relies, all on by default."""
         return [gate for gate, since in releases.GATES.items() if self.release >= since]
 
 
@@ -156,7 +156,7 @@ def blocked(
     """Return the answer for a pod that cannot be scheduled, whatever is free.
 
     Args:
-        outcomes: What would be without the problems; empty if that is not known.
+        outcomes: What each node would give if the problems were solved; empty if not known.
     """
     first = problems[0]
     more = f" ({len(problems)} findings in all)" if len(problems) > 1 else ""

@@ -1,4 +1,4 @@
-"""The cards that nodes publish, as the webhook keeps them of a cluster of any size.
+"""The cards that nodes publish, summed up so that the webhook can keep them for any cluster.
 
 A cluster of 5,000 nodes has few kinds of cards, and few combinations of them on a node. So of each
 slice the kinds and their numbers are kept, and nodes with the same ones are counted together.
@@ -128,7 +128,7 @@ def _counting(nodes: Counter[Any]) -> Iterable[Any]:
 
 
 def of_slice(item: Item) -> OfNode:
-    """Return what a slice adds to its node."""
+    """Return the pool and the kinds of cards that a slice adds to its node."""
     found = Counter(_devices(item))
     pool = name_of(as_map(item.get("spec")).get("pool")).rpartition("/")[0]
     return OfNode((pool,), tuple(sorted(found.items())[:_MAX_KINDS]))

@@ -44,7 +44,7 @@ Amounts = dict[str, str]
 
 
 class Dialect(StrEnum):
-    """A system whose words are known."""
+    """Another system for sharing GPUs, whose pods can be translated."""
 
     HAMI = "hami"
     VGPU_MANAGER = "vgpu-manager"
@@ -128,7 +128,7 @@ def _core_policy(text: str) -> str:
 
 
 def _numa_node(text: str) -> str:
-    """Return the attribute of the NUMA node, if all cards have to be of one; not if they should."""
+    """Return the attribute of the NUMA node if all cards must be on one; "" if they only should."""
     return names.ATTR_NUMA_NODE if text.strip() in {"true", "numa-strict"} else ""
 
 
@@ -308,7 +308,8 @@ class Match:
     """A word in a pod, or an unknown name that begins like one.
 
     Attributes:
-        owner, field: Where the mapping is that has the word as `key`, or a variable as its name.
+        owner, field: `owner[field]` is the mapping that has the word: as its key, or a variable's
+            name.
         path: Its path in the pod.
         name: The word.
         text: What becomes of it, or why it is refused.
@@ -454,7 +455,7 @@ def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapp
 def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amounts]) -> None:
     """Set the annotations, and what follows from all words together."""
     of_pod = asked.pop("", {})
-    # They ask for no GPU by themselves, as KServe's word for whole cards does.
+    # These alone ask for no GPU. But `dedicated-gpu` does, unless it is HAMi's policy for cards.
     is_policy = any(found.name == CARD_POLICY for found in result.matches)
     kept = (_FILTER, _MATCH, *((_DEDICATED,) if is_policy else ()))
     selecting = {name: of_pod.pop(name) for name in kept if name in of_pod}
@@ -490,11 +491,11 @@ def of_containers(
 ) -> Amounts:
     """Return the annotations by which each container gets what it asks for.
 
-    These are the pod's own, if one share does for all of its containers.
+    They are those of a single share if one is enough for all containers, else `container-shares`.
 
     Args:
         asked: What each container asks for; others get nothing.
-        complete: Returns what a container asks for, with what follows from it.
+        complete: Adds to what a container asks for the annotations that follow from it.
 
     Raises:
         InputError: Several containers ask: too many, or one of them for several GPUs.

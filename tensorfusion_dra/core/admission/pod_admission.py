@@ -96,7 +96,7 @@ class PodContainer:
         env: Names of its variables.
         claims: Its uses of claims.
         takes_gpus: True if it requests or limits NVIDIA's extended resource.
-        takes_cards: True if it limits this driver's, whole cards.
+        takes_cards: True if it has whole cards by this driver's extended resource.
         has_share: True if it gets the share. If the pod names containers, these get it. Otherwise
             all do but the init containers, of which only those do that request whole GPUs: most
             only prepare something, but one that needs a GPU must find it.
@@ -112,7 +112,7 @@ class PodContainer:
     has_share: bool
 
     def errors(self, wanted: PodRequest, bypasses: Collection[str]) -> Iterator[FieldError]:
-        """Yield why it cannot have the share; see errors() of the pod."""
+        """Yield why this container cannot have the share; errors() checks the pod."""
         for index, use in enumerate(self.claims):
             # By a single request the container would get only one GPU.
             if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
@@ -245,7 +245,7 @@ def errors(
 def _of_isolation(
     wanted: PodRequest, annotations: Mapping[str, str], hard_needs: str
 ) -> Iterator[FieldError]:
-    """Yield why the pod cannot have its isolation, or what it asks for that no partition is."""
+    """Yield why the pod cannot have isolation hard, or partitioned beside what it asks for."""
     if wanted.share.isolation is Isolation.HARD and hard_needs:
         yield FieldError(
             pod_request.path_of(names.ANNOTATION_ISOLATION),

@@ -118,7 +118,7 @@ def dialect_of(unknown: Collection[str]) -> Dialect | None:
 
 
 def mixed(pod: Item) -> Iterator[FieldError]:
-    """Yield the first word of another system in a pod that asks for a GPU in this driver's as well.
+    """Yield the first word of another system in a pod that requests a GPU from this driver as well.
 
     The webhook does not translate it, since annotations that request a GPU take precedence.
     """

@@ -3,7 +3,7 @@
 Each claim is charged these amounts, which have the names of the quota's fields:
 
 - requests.tflops, requests.vram: the sum over its cards; of an oversubscribed card the virtual
-  amounts. Once allocated, the claim is charged what it consumes, of a partition all of it.
+  amounts. Once allocated, the claim is charged what it consumes, and a partition as a whole.
 - limits.tflops, limits.vram: the limits that the claim sets, else what it requests.
 - workers: 1.
 
@@ -254,10 +254,10 @@ def _cards(claim: Item, classes: Classes) -> Iterator[list[tuple[str, Amounts, i
 
 
 def _allocated(claim: Item, result: Item) -> Amounts:
-    """Return what a result is charged. Of an exclusive device that is all of it.
+    """Return what a claim is charged for an allocated device.
 
-    The scheduler does not say how much that is. The node does in the claim's status, once it has
-    prepared the claim; until then the amounts count that the claim asked for.
+    An exclusive device is charged whole once the node has written its amounts into the claim's
+    status, until then as the claim requests it.
     """
     every, request = dict(resource_claims.every_request(claim)), str(result.get("request"))
     asked = map_at(every, request, "capacity", "requests")

@@ -3,8 +3,8 @@
 Kubernetes creates many claims at once, and stores each only after it was admitted. So an admitted
 claim is written into an annotation of a quota of its namespace, from which all replicas of the
 webhook count it. The write fails if another replica was faster. A reservation counts until the
-claim was seen at the API server with these amounts, at most for 35 s. One that has less after a
-change counts with its former amounts all that time, in which its node follows.
+claim was seen at the API server with these amounts, at most for 35 s. A claim whose limit was
+lowered counts with the old one for the whole 35 s, in which its node follows.
 
 A stranger may post reviews of claims that do not exist. So a reservation that may be a stranger's
 counts against others of this kind, and keeps a pod's claim waiting only for 3 s. That

@@ -177,7 +177,7 @@ def _share(
         isolation.check_kind(subject, policy.isolation, device)
         consumed = _consumed(subject, allocation, device)
         if device.own_enforcer:
-            policy = replace(policy, tflops_limit=None, vram_limit=None)  # it has limits of its own
+            policy = replace(policy, tflops_limit=None, vram_limit=None)  # the partition's size is
         request, wanted = lending.request_and_wanted(
             subject, device.gpu, consumed, policy, facts.rules.unasked_percent
         )
@@ -251,7 +251,7 @@ def enforceable(
         RetryableError: Nothing on the node would enforce the limits now; the kubelet asks again.
     """
     reason = missing
-    # What a partition has is the same for whoever uses it, and nothing keeps it but the card.
+    # A partition's limits are kept by the card, whatever enforcer and group the node has.
     if any(share.limit and share.isolation in share_policy.OF_CARDS for share in record.shares):
         reason = reason or facts.none_found
         if group := facts.group:

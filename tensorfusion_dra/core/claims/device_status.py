@@ -144,7 +144,7 @@ def key(device: Mapping[str, Any]) -> tuple[Any, ...]:
 def consumed(claim: Mapping[str, Any], result: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the amounts of an allocated device, by capacity; {} if they are not known yet.
 
-    Of an exclusive device that is all of it, which the node says once it has prepared the claim.
+    For an exclusive device the scheduler writes none; the node does when it prepares the claim.
     """
     entries = objects_at(claim, "status", "devices")
     of_node = (map_at(each, "data", "consumed") for each in entries if key(each) == key(result))

@@ -53,7 +53,7 @@ class WorkerPods(Protocol):
     """Reader and marker of the node's pods that have the label of workers."""
 
     def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return what is kept of the stored workers of this node, whoever marked them.
+        """Return the fields in `keep` of this node's worker pods, whoever marked them as workers.
 
         Raises:
             MissingPermissionError: The driver has no permission to list pods.

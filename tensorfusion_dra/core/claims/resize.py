@@ -96,7 +96,7 @@ def node_label(node: str) -> str:
 
 
 def label(claim: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label by which the node of a stored claim sees changes of it.
+    """Return the label by which a node watches the claims that are allocated on it.
 
     Empty if no device of this driver is allocated to it.
     """

@@ -67,7 +67,7 @@ def usable_vram_bytes(gpu: Gpu) -> int:
 def virtual_totals(
     gpus: Iterable[Gpu], ratios: Oversubscription, host: HostResources
 ) -> Mapping[str, Virtual]:
-    """Return the virtual totals by GPU UUID; a partition's are what it has.
+    """Return the virtual totals by GPU UUID; a partition's are its own amounts.
 
     The cards divide host memory and disk in proportion to their own memory, rounded down to whole
     MiB, so that the parts never add up to more than the whole. Compute is rounded down to
@@ -211,7 +211,7 @@ def is_virtual(consumed: Mapping[str, Quantity]) -> bool:
 
 
 def consumed_amount(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
-    """Return what a share consumes of what tenants divide: its virtual amount if it has one.
+    """Return a share's virtual amount, which tenants divide; else its physical amount.
 
     Args:
         consumed: Amounts by capacity.

@@ -1,7 +1,7 @@
 """Devices that this node publishes: one for each card, or for each partition of a card.
 
-A partition is enforced by the card itself. So it has an enforcer of its own, whatever the node has,
-and is allocated exclusively. Its taint keeps away all claims that do not ask for partitions.
+The limits of a partition are kept by the card itself. So it has its own enforcer, whatever the node
+has, and is allocated exclusively. A taint keeps claims away that do not ask for partitions.
 """
 
 import re
@@ -29,7 +29,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 MIG: Final = "mig"
 """Name of the enforcer of partitions."""
 _ALWAYS: Final = datetime.fromtimestamp(0, UTC)
-"""Start of the taint of partitions: they never were without it."""
+"""Start of the taint of partitions, which always have it."""
 NO_SCHEDULE: Final = "NoSchedule"
 """Effect of a taint: keeps new claims away, and leaves those that there are."""
 
@@ -159,7 +159,7 @@ class Device:
     def as_api(self) -> dict[str, object]:
         """Return the Device of resource.k8s.io/v1.
 
-        A capacity of a device that is allocated once has no request policy: the API refuses one.
+        An exclusive device has capacities without a request policy, which the API refuses there.
         """
         listed: dict[str, object] = {
             "name": self.name,
@@ -264,7 +264,7 @@ def build_device(
     Args:
         of_node: The attributes that all cards of the node have in common.
         virtual: The card's virtual totals; None if it is shared by its physical amounts.
-        enforcement: What keeps limits on the node; a partition needs nothing of it.
+        enforcement: What keeps limits on the node. Ignored for a partition.
         user: The device plugin or other DRA driver that gives the card away; None if none does.
         unhealthy: None for a healthy card.
         unhealthy_effect: Effect of the taint of an unhealthy one; "" for no taint. While the NVIDIA

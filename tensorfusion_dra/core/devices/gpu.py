@@ -10,12 +10,12 @@ UNLIMITED: Final = 2**64 - 1
 
 
 def device_name(gpu_uuid: str) -> str:
-    """Return the name of a device: its card's UUID, or its own as a partition, as a DNS label."""
+    """Return the name of a device: the UUID of the card or partition, as a DNS label."""
     return gpu_uuid.lower()
 
 
 def is_partition(device: str) -> bool:
-    """Return True if this is the name of a partition's device, by the beginning of its UUID."""
+    """Return True if a device of this name is a partition."""
     return device.startswith("mig-")
 
 
@@ -50,7 +50,7 @@ class TflopsSource(StrEnum):
 class Gpu:
     """One card, or one partition of a card in MIG mode.
 
-    Of a partition, the amounts are its own, and all else is the card's.
+    A partition has UUID and amounts of its own, and its card's other facts.
 
     Attributes:
         uuid: In NVML's casing, for example ``GPU-8f3a...``, of a partition ``MIG-8f3a...``.
@@ -102,7 +102,7 @@ class Gpu:
 
     @property
     def card_uuid(self) -> str:
-        """The UUID of the card: of the partition's, or its own."""
+        """UUID of the card; of a partition, that of its card."""
         return self.parent_uuid or self.uuid
 
 

@@ -27,9 +27,10 @@ Example, with the default rules: XID 79 is reported at 0 s, so the card is unhea
 60, 120 and 180 s find no problem, and the driver requests no recovery. The card is healthy at
 180 s: the third good reading, and more than 120 s after the XID.
 
-A partition of a card in MIG mode is a card in all of this: what the driver says of the card is true
-of each of its partitions. Only an administrator's change is no fault: a partition that is gone from
-a working card, or a card that has partitions by now, is forgotten unless it has claims.
+Partitions of a card in MIG mode follow the same rules: a problem of the card is one of each of its
+partitions. But an administrator may change partitions, which is no fault. So a partition that is
+gone from a working card, or a card that is divided into partitions now, is forgotten unless it has
+claims.
 
 The node remembers every card that it has read, by UUID (KnownCards). A card that the last reading
 did not find, or found lost, is absent, and therefore unhealthy. Whether a card is published depends
@@ -71,9 +72,10 @@ _VERSION: Final = 1
 
 
 class ProblemKind(IntEnum):
-    """Kinds of problems of a card, the worst last; SOURCE is what another package reports.
+    """Kinds of problems of a card, the worst last.
 
-    REPLACED is none of the card's own: nothing may use its driver (driver/driver_replacement.py).
+    SOURCE is a report of another package. REPLACED is no fault of the card: the NVIDIA driver is
+    being replaced, so nothing may use it (driver/driver_replacement.py).
     """
 
     SOURCE = 0
@@ -376,7 +378,7 @@ def after_reading(
     Args:
         reported: Problems by GPU UUID, as health sources of other packages report them; a card is
             missing if one has not answered for it.
-        claimed: Names of devices with claims, where a reading may find other partitions.
+        claimed: Names of devices with claims, whose partitions are not forgotten when they go.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
     divided = {gpu.parent_uuid for gpu in inventory.gpus}

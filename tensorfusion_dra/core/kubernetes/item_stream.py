@@ -18,8 +18,9 @@ from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import BoundError
 
 _MAX_BYTES: Final = untyped_json.MAX_OBJECT_BYTES - 1024
-"""Less than of an object alone, which also has its kind and version, or an event around it. So a
-claim that a quota counts in a list is readable for its node; see untyped_json.AROUND_ITEM."""
+"""Less than MAX_OBJECT_BYTES, because an object that is read alone also has its kind and version,
+or an event around it. So a claim that a quota can count in a list can be read by its node, too. For
+the same reason there is untyped_json.AROUND_ITEM."""
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
 _NUMBER: Final = ".eE"

@@ -13,7 +13,7 @@ MAX_ELEMENTS: Final = 50_000
 """Of one text. A parsed element, such as a short list, takes up to 110 bytes, so these take at most
 6 MB. The largest pods have a few thousand elements."""
 AROUND_ITEM: Final = 16
-"""Elements that an object alone, or an event of a watch, may have beyond those of a list's item."""
+"""Additional elements allowed around an object: its kind and version, or the event of a watch."""
 MAX_OBJECT_BYTES: Final = 2**20
 """Of one object. An API server stores up to 3 MiB, but pods, claims and slices of more than some
 hundred KiB are not found in practice."""
@@ -138,7 +138,7 @@ def check_elements(found: int, *, around: int = 0) -> None:
     """Check the number of elements of a text.
 
     Args:
-        around: How many it may have beside those of an item.
+        around: How many more are allowed, for what surrounds an object.
 
     Raises:
         BoundError: They are too many.
@@ -149,10 +149,10 @@ def check_elements(found: int, *, around: int = 0) -> None:
 
 
 def check_levels(value: object) -> None:
-    """Check how many objects and lists are inside one another.
+    """Check how deeply objects and lists are nested.
 
     Raises:
-        DepthError: Too many.
+        DepthError: Too deeply.
     """
     inside: list[Any] = [[value]]
     for _ in range(MAX_LEVELS + 1):
