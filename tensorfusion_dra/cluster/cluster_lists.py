@@ -10,10 +10,14 @@ from http.client import HTTPException
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
+from tensorfusion_dra.cluster.watch import TAINT_RULES
 from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.errors import RetryableError, StatusError
 
 Found = TypeVar("Found")
+
+TAINT_RULES_MINOR: Final = 37
+"""First minor version of Kubernetes whose API server serves DeviceTaintRules by default, in v1."""
 
 
 def minor_version(text: str) -> int | None:
@@ -70,13 +74,10 @@ class ClusterLists:
         return minor_version(f"1.{minor}" if minor else self.version)
 
     def taint_rules(self) -> list[dict[str, Any]]:
-        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37.
-
-        Only from then on clusters have them by default, and in v1.
-        """
-        if (self.minor_version or 0) < 37:
+        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""
+        if (self.minor_version or 0) < TAINT_RULES_MINOR:
             return []
-        return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
+        return self.readable_items(TAINT_RULES, "DeviceTaintRules") or []
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the objects of a collection; none if the API server does not have the kind.

@@ -33,7 +33,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Answer, Api
+from tensorfusion_dra.cluster.api import Answer, Api, resource_path
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tensorfusion_dra.core.kubernetes.projection import Projection
@@ -57,6 +57,7 @@ GPUPOOLS: Final = f"{TENSOR_FUSION}/{names.GPUPOOLS}"
 TEMPLATES: Final = f"{TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
 QUOTAS: Final = f"{TENSOR_FUSION}/{names.GPU_RESOURCE_QUOTAS}"
 NODES: Final = "/api/v1/nodes"
+TAINT_RULES: Final = resource_path("devicetaintrules")
 
 
 class Watch:

@@ -17,7 +17,8 @@ from tensorfusion_dra.cluster.api import (
     Api,
     resource_path,
 )
-from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.cluster_lists import TAINT_RULES_MINOR, ClusterLists
+from tensorfusion_dra.cluster.watch import TAINT_RULES
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import cordon
 from tensorfusion_dra.core.devices.device import Taint
@@ -26,13 +27,10 @@ from tensorfusion_dra.core.kubernetes.untyped_json import map_at, objects_at
 
 RULE_PREFIX: Final = "tensor-fusion-cordon-"
 """Prefix of the name of a DeviceTaintRule of this verb; the device's name follows."""
-RULES: Final = resource_path("devicetaintrules")
 _ANNOTATION_NODE: Final = "tensor-fusion.ai/cordoned-node"
 _ANNOTATION_BY: Final = "tensor-fusion.ai/cordoned-by"
 _ANNOTATION_REASON: Final = "tensor-fusion.ai/cordon-reason"
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_RULES_MINOR: Final = 37
-"""First minor version of Kubernetes whose API server serves DeviceTaintRules by default."""
 _FOLLOW_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 
@@ -92,7 +90,7 @@ def run(flags: argparse.Namespace) -> int:
         }
         api.change(
             "PATCH",
-            f"{RULES}/{RULE_PREFIX}{device}",
+            f"{TAINT_RULES}/{RULE_PREFIX}{device}",
             query={"fieldManager": "kubectl-tensorfusion", "force": "true"},
             body=rule,
             content_type=APPLY,
@@ -182,8 +180,8 @@ def _rules(lists: ClusterLists) -> list[dict[str, Any]] | None:
     Raises:
         RetryableError: The API server did not answer, or permission to list them is missing.
     """
-    is_new = (lists.minor_version or 0) >= _RULES_MINOR
-    return lists.items_if_served(RULES) if is_new else None
+    is_new = (lists.minor_version or 0) >= TAINT_RULES_MINOR
+    return lists.items_if_served(TAINT_RULES) if is_new else None
 
 
 def _user(api: Api) -> str:

@@ -6,6 +6,7 @@ import sys
 from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.watch import TAINT_RULES
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def run(flags: argparse.Namespace) -> int:
     rules, marks = command.by_rules(lists), command.by_annotations(lists)
     node, device = command.chosen({**rules, **marks}, flags.card)
     if (node, device) in rules:
-        path = f"{command.RULES}/{command.RULE_PREFIX}{device}"
+        path = f"{TAINT_RULES}/{command.RULE_PREFIX}{device}"
         api.change("DELETE", path, permission="delete devicetaintrules")
     if (node, device) in marks:
         command.annotate(api, node, device, None)

@@ -26,7 +26,7 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, resource_path
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import (
     ApiClaims,
     ApiClaimStatus,
@@ -273,7 +273,7 @@ class NodePlugin:
         )
         # For the status page alone: Kubernetes and the scheduler follow these rules by themselves.
         self._taint_rules = ObjectCache(
-            self._api, resource_path("devicetaintrules"), absent_seconds=_TAINT_RULES_SECONDS
+            self._api, watch.TAINT_RULES, absent_seconds=_TAINT_RULES_SECONDS
         )
         self._slices = ApiSlices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(

@@ -90,6 +90,13 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
     assert "nodeName" not in requests[1]
 
 
+def test_no_card_is_out_of_service_on_a_node_without_cards(canned: CannedApi, here: Here) -> None:
+    spec = {"nodeName": "node-01", "driver": DRIVER, "pool": {"name": "default/node-01"}}
+    canned.answers |= {VERSION: {"gitVersion": "v1.36.0"}, SLICES: {"items": [{"spec": spec}]}}
+
+    assert [*objects.cordoned(here())] == []
+
+
 def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:
     canned.answers |= {
         MUTATING: {"items": [{"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}]},
