@@ -232,6 +232,8 @@ def test_kubectl_completes_pods_namespaces_and_cards(
         return capsys.readouterr().out.splitlines()
 
     assert completed("why", "t") == ["train", ":4"]
+    assert completed("why", "") == ["train", ":4"]
+    assert completed("why", "--na") == ["--namespace", ":4"]
     assert completed("why", "-n", "kube", "t") == [":4"]
     assert completed("top", "-n", "def") == ["default", ":4"]
     assert completed("cordon", "node-01/") == [f"node-01/{device}", ":4"]
