@@ -116,6 +116,9 @@ TEMPLATES: Final = Resource(
 CLASSES: Final = Resource(
     api_version=RESOURCE_V1, plural="deviceclasses", kind="DeviceClass", namespaced=False
 )
+TAINT_RULES: Final = Resource(
+    api_version=RESOURCE_V1, plural="devicetaintrules", kind="DeviceTaintRule", namespaced=False
+)
 SLICES: Final = Resource(
     api_version=RESOURCE_V1, plural="resourceslices", kind="ResourceSlice", namespaced=False
 )

@@ -13,7 +13,17 @@ from typing import Any, Final
 from dra_simulator import allocation_results, podclaims
 from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
-from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
+from dra_simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    NODES,
+    PODS,
+    SLICES,
+    TAINT_RULES,
+    Client,
+    Json,
+    RestError,
+)
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import releases, resource_claims
 from tensorfusion_dra.scheduling import allocation, devices
@@ -34,7 +44,7 @@ class _Snapshot:
     """Listed objects of the cluster, with the claims that were written since."""
 
     nodes: list[Json]
-    slices: list[Json]
+    slices: Sequence[Document]
     classes: list[Json]
     claims: dict[tuple[str, str], Json] = field(default_factory=dict)
 
@@ -56,7 +66,7 @@ class Scheduler(LoopComponent):
         self._arrivals: Final[dict[str, int]] = {}
         watched = [
             Watched(PODS, on_event=self._on_pod_event),
-            *(Watched(resource) for resource in (CLAIMS, SLICES, CLASSES, NODES)),
+            *(Watched(resource) for resource in (CLAIMS, SLICES, TAINT_RULES, CLASSES, NODES)),
         ]
         self._loop = Loop("scheduler", self._client, watched=watched, sync=self._sync)
 
@@ -77,7 +87,9 @@ class Scheduler(LoopComponent):
             return
         snapshot = _Snapshot(
             nodes=self._client.list(NODES).items,
-            slices=self._client.list(SLICES).items,
+            slices=devices.with_rules(
+                self._client.list(TAINT_RULES).items, self._client.list(SLICES).items
+            ),
             classes=self._client.list(CLASSES).items,
         )
         for claim in self._client.list(CLAIMS).items:

@@ -30,6 +30,7 @@ from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, OperationKind, Result
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed import (
@@ -377,7 +378,10 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
         info(
             "card",
             "A published card.",
-            ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id"),
+            (
+                *("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id"),
+                *("partition", "parent_uuid"),
+            ),
             (
                 tuple(
                     map(
@@ -389,6 +393,8 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
                             gpu.product_name,
                             gpu.driver_version,
                             gpu.pci_bus_id or "",
+                            gpu.partition,
+                            gpu.parent_uuid,
                         ),
                     )
                 )
@@ -562,9 +568,14 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
         ),
         gauge(
             "share_used_compute_ratio",
-            "Part of the time in which its kernels ran; absent without observe-use.",
+            "Part of the time in which its kernels ran; absent without observe-use, and for "
+            "partitions, of which NVML does not say it.",
             _SHARE,
-            ((labels, each.sm_percent / _PERCENT) for labels, each in used),
+            (
+                (labels, each.sm_percent / _PERCENT)
+                for labels, each in used
+                if shown[labels].share.isolation is not Isolation.PARTITIONED
+            ),
         ),
         gauge(
             "share_used_vram_bytes",

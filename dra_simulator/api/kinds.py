@@ -163,6 +163,16 @@ KINDS: Final = (
     ),
     Kind(
         group=RESOURCE_GROUP,
+        plural="devicetaintrules",
+        singular="devicetaintrule",
+        kind="DeviceTaintRule",
+        struct="DeviceTaintRule",
+        namespaced=False,
+        subresources=_STATUS,
+        has_generation=True,
+    ),
+    Kind(
+        group=RESOURCE_GROUP,
         plural="resourceclaims",
         singular="resourceclaim",
         kind="ResourceClaim",

@@ -149,15 +149,19 @@ def _taint_errors(at: str, taints: list[object]) -> Iterator[FieldError]:
         yield too_many(f"{at}taints", len(taints), MAX_TAINTS)
         return
     for index, taint in enumerate(map(as_map, taints)):
-        where = f"{at}taints[{index}]"
-        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
-        if taint.get("value"):
-            yield from name_rules.label_value(f"{where}.value", taint["value"])
-        effect = taint.get("effect")
-        if effect in (None, ""):
-            yield required(f"{where}.effect")
-        elif effect not in _TAINT_EFFECTS:
-            yield not_supported(f"{where}.effect", effect, _TAINT_EFFECTS)
+        yield from taint_errors(f"{at}taints[{index}]", taint)
+
+
+def taint_errors(where: str, taint: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield the errors in one taint of a device."""
+    yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
+    if taint.get("value"):
+        yield from name_rules.label_value(f"{where}.value", taint["value"])
+    effect = taint.get("effect")
+    if effect in (None, ""):
+        yield required(f"{where}.effect")
+    elif effect not in _TAINT_EFFECTS:
+        yield not_supported(f"{where}.effect", effect, _TAINT_EFFECTS)
 
 
 def _lists_errors(path: str, device: Json, release: int) -> Iterator[FieldError]:

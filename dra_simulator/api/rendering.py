@@ -277,6 +277,7 @@ _COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
     ("", "events"): _EVENT,
     ("events.k8s.io", "events"): _EVENT,
     (RESOURCE_GROUP, "deviceclasses"): _NAMED,
+    (RESOURCE_GROUP, "devicetaintrules"): _NAMED,
     (RESOURCE_GROUP, "resourceclaims"): Columns(
         (
             _NAME,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dra_simulator.api import gates, metadata, object_rules, rules
-from dra_simulator.api.formats import duplicate, forbidden, not_found
+from dra_simulator.api.formats import duplicate, forbidden, not_found, not_supported
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.object_rules import CheckExpression, any_expression
@@ -205,6 +205,18 @@ class ClassStrategy(Strategy):
         return object_rules.class_errors(spec, any_expression if known else self.setting.check)
 
 
+class TaintRuleStrategy(Strategy):
+    """Strategy of DeviceTaintRules."""
+
+    def prepare(self, document: Json, old: Json | None) -> None:
+        """Set the time of a new taint."""
+        self._complete("DeviceTaintRuleSpec", part(document, "spec"), part(old or {}, "spec"))
+
+    def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
+        """Yield the errors in the taint."""
+        yield from object_rules.taint_errors("spec.taint", part(part(document, "spec"), "taint"))
+
+
 def _set_defaults(struct: str, document: Json) -> None:
     for inner, _, found in SCHEMA.walk(struct, document, ""):
         match inner:
@@ -247,6 +259,12 @@ class PodStrategy(Strategy):
                 )
             return
         names = [claim.get("name") for claim in elements(spec.get("resourceClaims"))]
+        for kind in ("limits", "requests"):
+            for name in part(part(spec, "resources"), kind):
+                if name not in {"cpu", "memory"} and not name.startswith("hugepages-"):
+                    yield not_supported(
+                        f"spec.resources.{kind}[{name}]", name, ("cpu", "hugepages-", "memory")
+                    )
         seen: list[object] = []
         for struct, at, found in SCHEMA.walk("PodSpec", spec, "spec"):
             yield from rules.errors(struct, found, at)
@@ -396,6 +414,7 @@ def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
         ("", "events"): EventStrategy(setting),
         ("events.k8s.io", "events"): NewEventStrategy(setting),
         (RESOURCE_GROUP, "deviceclasses"): ClassStrategy(setting),
+        (RESOURCE_GROUP, "devicetaintrules"): TaintRuleStrategy(setting, has_status=True),
         (RESOURCE_GROUP, "resourceclaims"): ClaimStrategy(
             setting, has_status=True, immutable=("spec",)
         ),

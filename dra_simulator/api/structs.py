@@ -251,6 +251,14 @@ _RESOURCE: Final[Structs] = {
         "extendedResourceName": "*string",
     },
     "DeviceClassConfiguration": {"opaque": "*OpaqueDeviceConfiguration"},
+    "DeviceTaintRule": {
+        "metadata": "ObjectMeta",
+        "spec": "DeviceTaintRuleSpec",
+        "status": "DeviceTaintRuleStatus",
+    },
+    "DeviceTaintRuleStatus": {"conditions": "[+type]Condition"},
+    "DeviceTaintRuleSpec": {"deviceSelector": "*DeviceTaintSelector", "taint!": "DeviceTaint"},
+    "DeviceTaintSelector": dict.fromkeys(("driver", "pool", "device"), "*string"),
 }
 _POD: Final[Structs] = {
     "Pod": {"metadata": "ObjectMeta", "spec": "PodSpec", "status": "PodStatus"},

@@ -120,15 +120,16 @@ def _libraries(program: Path) -> list[Path]:
 class Runc:
     """Starter of containers from one image."""
 
-    def __init__(self, folder: Path, image: Image, cards: Path, *, runc: str = "runc") -> None:
+    def __init__(self, folder: Path, root: Path, cards: Path, *, runc: str = "runc") -> None:
         """Remember where things are.
 
         Args:
             folder: For bundles and runc's own state.
+            root: Of the containers, as an image has it.
             cards: The stand-ins' file of cards.
         """
         self._folder: Final = folder
-        self._image: Final = image
+        self._root: Final = root
         self._cards: Final = cards
         self._runc: Final = runc
 
@@ -200,7 +201,7 @@ class Runc:
         env = {"PATH": _PATH, **container.env}
         return {
             "ociVersion": "1.0.2",
-            "root": {"path": str(self._image.root), "readonly": False},
+            "root": {"path": str(self._root), "readonly": False},
             "process": {
                 "terminal": False,
                 "user": {"uid": 0, "gid": 0},
@@ -219,6 +220,13 @@ class Runc:
                 **({"cgroupsPath": cgroup} if cgroup else {}),
                 "namespaces": [{"type": each} for each in ("pid", "ipc", "mount", "uts")],
                 "devices": nodes,
+                "resources": {  # as CDI's own library allows them
+                    "devices": [
+                        {"allow": True, "access": "rwm"}
+                        | {name: each[name] for name in ("type", "major", "minor")}
+                        for each in nodes
+                    ]
+                },
             },
         }
 

@@ -83,7 +83,7 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
     machine = Machine(cards=CARDS, context_mib=_CONTEXT_MIB)
     with nodes.running(machine, ("--enforcer", "hami-core"), hami_core=library) as node:
         image = Image(node.folder / "image", node.tenant)
-        starter = Runc(node.folder / "bundles", image, node.cards, runc=runc)
+        starter = Runc(node.folder / "bundles", image.root, node.cards, runc=runc)
         whole = node.run_pod("whole", Ask(amounts={}, cards=2))
         yield _cards_of_two_sizes(_Scene(runc=starter, pod=whole))
         node.delete("whole")

@@ -135,7 +135,9 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
     machine = Machine(cards=CARDS, context_mib=_CONTEXT_MIB)
     with nodes.running(machine, ("--enforcer", "hami-core"), hami_core=library) as node:
         image = Image(node.folder / "image", node.tenant)
-        scene = _Scene(node=node, runc=Runc(node.folder / "bundles", image, node.cards, runc=runc))
+        scene = _Scene(
+            node=node, runc=Runc(node.folder / "bundles", image.root, node.cards, runc=runc)
+        )
         whole = {names.ANNOTATION_TFLOPS_LIMIT: "312"}
         quarter = scene.pod("quarter", share=25, mib=2048, limits=whole)
         half = scene.pod("half", share=50, mib=2048, limits=whole)

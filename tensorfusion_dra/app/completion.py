@@ -67,7 +67,7 @@ def complete(parser: argparse.ArgumentParser, verbs: Sequence[str], words: Seque
         with suppress(InputError, RetryableError):
             found, takes_files = _candidates(parser, before, start)
     shown = [f"{each}\n" for each in found if each.startswith(start)]
-    sys.stdout.write("".join((*shown, f":{0 if takes_files and not shown else 4}\n")))
+    sys.stdout.write("".join((*shown, f":{0 if takes_files else 4}\n")))
 
 
 def _candidates(
@@ -77,50 +77,59 @@ def _candidates(
 
     As in kubectl, flags are listed only after a dash, or if there is nothing else.
     """
-    verbs = next(each.choices for each in parser._actions if isinstance(each.choices, dict))
-    if before[0] not in verbs:
-        return [], False
-    actions = verbs[before[0]]._actions
+    actions = parser._actions
+    for word in before:
+        verbs = next((each.choices for each in actions if isinstance(each.choices, dict)), None)
+        if verbs is None:
+            break
+        if word not in verbs:
+            return [], False
+        actions = verbs[word]._actions
     flags = {flag: each for each in actions for flag in each.option_strings}
     flag = flags.get(before[-1])
     asked = [flag] if flag and flag.nargs != 0 else [a for a in actions if not a.option_strings]
     if asked != [flag] and start.startswith("-"):
         return list(flags), False
     found = [str(choice) for each in asked for choice in each.choices or ()]
-    given = dict(itertools.pairwise(before))
+    given = dict(itertools.pairwise(part for word in before for part in word.split("=", 1)))
     for each in asked:
         if read := _NAMES.get(each.dest):
-            found += read(given.get("-n") or given.get("--namespace"))
+            found += read(given)
     if asked != [flag] and not found:
         found += flags
     return found, any(each.metavar in ("FILE", "DIR", "FOLDER") for each in asked)
 
 
-def _pods(namespace: str | None) -> Iterable[str]:
-    return _listed("pods", namespace or kubectl.namespace(None, None))
+def _pods(given: Mapping[str, str]) -> Iterable[str]:
+    namespace = given.get("-n") or given.get("--namespace")
+    return _listed(given, "pods", namespace or kubectl.namespace(*_cluster(given)))
 
 
-def _namespaces(_: str | None) -> Iterable[str]:
-    return _listed("namespaces")
+def _namespaces(given: Mapping[str, str]) -> Iterable[str]:
+    return _listed(given, "namespaces")
 
 
-def _cards(_: str | None) -> Iterable[str]:
-    lists = ClusterLists(kubectl.api(None, None), wait_seconds=_WAIT_SECONDS)
+def _cards(given: Mapping[str, str]) -> Iterable[str]:
+    lists = ClusterLists(kubectl.api(*_cluster(given)), wait_seconds=_WAIT_SECONDS)
     for item in lists.slices(fieldSelector=f"spec.driver={names.DRIVER}"):
         for device in item["spec"].get("devices") or ():
             yield f"{item['spec'].get('nodeName')}/{device['name']}"
 
 
-def _listed(plural: str, namespace: str = "") -> Iterable[str]:
-    lists = ClusterLists(kubectl.api(None, None), wait_seconds=_WAIT_SECONDS)
+def _listed(given: Mapping[str, str], plural: str, namespace: str = "") -> Iterable[str]:
+    lists = ClusterLists(kubectl.api(*_cluster(given)), wait_seconds=_WAIT_SECONDS)
     path = resource_path(plural, namespace=namespace, root=CORE)
     return [str(each["metadata"]["name"]) for each in lists.items(path)]
 
 
-_NAMES: Final[Mapping[str, Callable[[str | None], Iterable[str]]]] = {
+def _cluster(given: Mapping[str, str]) -> tuple[str | None, str | None]:
+    return given.get("--kubeconfig"), given.get("--context")
+
+
+_NAMES: Final[Mapping[str, Callable[[Mapping[str, str]], Iterable[str]]]] = {
     "namespace": _namespaces,
     "pod": _pods,
     "target": _pods,
     "card": _cards,
 }
-"""Readers of the names that an argument may have, by its destination."""
+"""Readers of the names that an argument may have, by its destination; of the flags given before."""

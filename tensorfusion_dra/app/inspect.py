@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.app.shared import (
     logging,
@@ -46,6 +46,8 @@ from tensorfusion_dra.driver.publish import CatalogBuilder, OtherUsersReader
 from tensorfusion_dra.enforcers import registered
 
 Json = dict[str, Any]
+
+_ZEROS: Final = "00000000-0000-0000-0000-"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -195,8 +197,13 @@ class _OfTemplate:
         return replace(
             found,
             gpus=tuple(
-                replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}")
-                for gpu in found.gpus
+                replace(
+                    gpu,
+                    uuid=f"MIG-{_ZEROS}{place:012}" if gpu.partition else card,
+                    parent_uuid=card if gpu.partition else "",
+                )
+                for place, gpu in enumerate(found.gpus)
+                for card in (f"GPU-{_ZEROS}{gpu.index:012}",)
             ),
             recovery={},
         )

@@ -278,7 +278,7 @@ def _lines(
             card.node or "-",
             short[card.device.id.device],
             *(_consumed(card, holder, name) for name in _COLUMNS),
-            _used(holder),
+            _used(card, holder),
             *((holder.claim, holder.request) if is_wide else ()),
         ]
         for card, holder in shares
@@ -329,7 +329,7 @@ def _summary(cards: Sequence[_Card]) -> str:
     counted = (_plural(nodes, "node"), _plural(len(published), "GPU"), _plural(shares, "share"))
     parts = [", ".join(counted), *free]
     parts += [f"{_plural(tainted, 'GPU')} tainted, not counted as free"] if tainted else []
-    unused = sum(not card.holders for card in partitions)
+    unused = sum(not card.holders and _health(card) == "ok" for card in partitions)
     parts += [f"{_plural(len(partitions), 'partition')}, {unused} unused"] if partitions else []
     parts += [f"{_plural(gone, 'GPU')} gone, but held by claims"] if gone else []
     return "; ".join(parts)
@@ -372,10 +372,13 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     return streams.shown(physical, name) if physical is not None else "-"
 
 
-def _used(holder: Holder) -> str:
+def _used(card: _Card, holder: Holder) -> str:
     if not holder.used:
         return "-"
-    text = f"{streams.shown_bytes(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
+    text = streams.shown_bytes(holder.used["vramBytes"])
+    if is_partition(card.device.id.device):  # NVML knows no utilization of one
+        return text
+    text += f", {holder.used['smPercent']}%"
     raised = holder.used.get("raisedSmPercent")
     return f"{text} (may use {raised}%)" if raised else text
 

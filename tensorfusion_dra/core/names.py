@@ -203,7 +203,7 @@ ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
 ANNOTATION_REQUIRE_ENFORCEMENT: Final = "tensor-fusion.ai/require-enforcement"
 
 ANNOTATION_FILLED: Final = "tensor-fusion.ai/filled-amounts"
-"""On claim templates, with the value true: the webhook has added amounts of DeviceClasses."""
+"""On claim templates: the amounts of DeviceClasses that the webhook has added, `gpu:vram`."""
 LABEL_FILL_AMOUNTS: Final = "tensor-fusion.ai/fill-amounts"
 """On claim templates, with the value false: the webhook leaves them as they are."""
 RESOURCE_GPU: Final = "tensor-fusion.ai/gpu"

@@ -74,8 +74,9 @@ ARCHITECTURES: Final = {
 _CORES: Final = {(8, 0): 64, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
 """CUDA cores of one multiprocessor, by compute capability, of cards that can be in MIG mode."""
 _NO_PARTITIONS: Final = (
-    "MIG mode is on without instances, expected some (nvidia-smi mig -cgi ... -C), or MIG mode off "
-    "(nvidia-smi -mig 0)"
+    "MIG mode is on without instances, expected some (nvidia-smi mig -cgi ... -C), or a privileged "
+    "process, to which alone NVML shows all of them (nvidia.privileged of the chart), or MIG mode "
+    "off (nvidia-smi -mig 0)"
 )
 
 _BUS_ID = re.compile(

@@ -71,16 +71,16 @@ class CardFiles:
                     raise RetryableError(
                         f"{device.name}: found no minor number, expected one from NVML"
                     )
-                if device.gpu.partition and len(device.gpu.capability_minors) != 2:
+                toolkit_device = self.driver_files.toolkit_device(device.gpu.uuid)
+                minors = device.gpu.capability_minors
+                if device.gpu.partition and len(minors) != 2 and not toolkit_device:
                     raise RetryableError(
                         f"{device.name}: found no device nodes for its instances, expected their "
                         "numbers in /proc/driver/nvidia-caps/mig-minors"
                     )
                 cards[device.name] = CardAccess(
-                    device_nodes=self.device_nodes.of_card(
-                        device.gpu.minor, device.gpu.capability_minors
-                    ),
-                    toolkit_device=self.driver_files.toolkit_device(device.gpu.uuid),
+                    device_nodes=self.device_nodes.of_card(device.gpu.minor, minors),
+                    toolkit_device=toolkit_device,
                 )
                 real.append(cards[device.name])
         if not real:

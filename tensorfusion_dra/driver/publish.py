@@ -578,6 +578,7 @@ class Publisher:
         self._node_uid = ""
         self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
         self._keeps_taints: bool | None = None  # None until a dry run has shown it
+        self._untried: RetryableError | None = None  # why the last dry run has not
         self._logged_dropped: frozenset[str] = frozenset()
         self._throttle = LogThrottle()
 
@@ -647,8 +648,17 @@ class Publisher:
         Returns None if nothing differs, or if it is too early for another repair.
 
         Raises:
-            RetryableError: A write may not have been made.
+            RetryableError: A write may not have been made, or partitions are left out because the
+                dry run failed.
         """
+        self._untried = None
+        plan = self._published()
+        if self._untried is not None:
+            raise self._untried
+        return plan
+
+    def _published(self) -> SlicePlan | None:
+        """Do what publish() does, but note a failed dry run in `_untried`."""
         current = self._catalog.current()
         if current is None:
             return None
@@ -666,7 +676,7 @@ class Publisher:
                 self._confirmed = ()  # the slices are written once more, which is no repair
                 self._dropped = frozenset()
                 self._view = replace(self._view, dropped_gates=())
-        devices = self._publishable(current)
+        devices = self._publishable(current, stored)
         wanted = slices.wanted(devices, current.node, node_uid=self._node_uid)
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if not plan:
@@ -706,14 +716,21 @@ class Publisher:
         )
         return plan
 
-    def _publishable(self, current: Catalog) -> Sequence[Device]:
-        """Return the devices, without partitions unless the API server keeps their taint."""
+    def _publishable(self, current: Catalog, stored: Iterable[Slice]) -> Sequence[Device]:
+        """Return the devices, without partitions unless the API server keeps their taint.
+
+        If the dry run fails, those stay that are stored: a webhook may refuse every dry run, and
+        the node's cards do not depend on it.
+        """
         partitions = [each for each in current.devices if each.own_enforcer]
         if partitions and self._keeps_taints is None:
             (sent,) = slices.wanted(partitions[:1], current.node, node_uid=self._node_uid)
-            (stored,) = self._slices.trial(sent)["spec"]["devices"]
-            self._keeps_taints = bool(stored.get("taints"))
-            if not self._keeps_taints:
+            try:
+                (kept,) = self._slices.trial(sent)["spec"]["devices"]
+                self._keeps_taints = bool(kept.get("taints"))
+            except RetryableError as error:
+                self._untried = error
+            if self._keeps_taints is False:
                 log.error(
                     "partitions_not_published",
                     devices=len(partitions),
@@ -721,7 +738,9 @@ class Publisher:
                 )
         if self._keeps_taints:
             return current.devices
-        return [each for each in current.devices if not each.own_enforcer]
+        published = {each["name"] for item in stored for each in item["spec"].get("devices") or ()}
+        known = published if self._keeps_taints is None else ()
+        return [each for each in current.devices if not each.own_enforcer or each.name in known]
 
     def _apply(self, plan: SlicePlan, reason: WriteReason) -> None:
         """Make the writes in order; learn from the answers which fields the server drops."""

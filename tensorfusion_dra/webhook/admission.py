@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
@@ -230,7 +230,15 @@ class AdmissionRules:
             return Decision(errors=of_resources.errors)
         if not pod_request.requests_gpu(review.annotations_of(of_resources.pod)):
             return PASSED
-        return self._shared(asked, of_resources.pod)
+        found = self._shared(asked, of_resources.pod)
+        if of_resources.pod is asked.document:
+            return found
+        texts = partial(pod_resources.renamed, pod=asked.document)
+        return replace(
+            found,
+            errors=[replace(e, path=texts(e.path), text=texts(e.text)) for e in found.errors],
+            warnings=[*map(texts, found.warnings)],
+        )
 
     def _shared(self, asked: Review, pod: Item) -> Decision:
         """Return the decision on a new pod with annotations that request a share.
@@ -254,7 +262,10 @@ class AdmissionRules:
             containers = pod_admission.containers(pod, wanted)
             takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
             hard_needs = "" if takes_hard else registered.HARD_NEEDS
-            errors = [*wanted.errors, *(() if wanted.has_amounts else pod_findings.mixed(pod))]
+            errors = [
+                *wanted.errors,
+                *(() if wanted.has_amounts and pod is asked.document else pod_findings.mixed(pod)),
+            ]
             if found.unknown:
                 where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
                 errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
@@ -278,7 +289,11 @@ class AdmissionRules:
             return review.unavailable(error)
         except AnnotationError as error:
             annotation, text = error.annotation, error.text
-            if wanted.of_containers and annotation not in wanted.selectors:
+            if (
+                pod is asked.document
+                and wanted.of_containers
+                and annotation not in wanted.selectors
+            ):
                 annotation, text = names.ANNOTATION_CONTAINER_SHARES, str(error)
             return _refused(pod_request.path_of(annotation), text)
         # The amounts of several models are only in the claim, not in the pod's annotations.

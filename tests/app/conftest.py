@@ -8,6 +8,7 @@ import structlog
 
 from dra_simulator.rest import CLASSES
 from tensorfusion_dra.app.shared import logging
+from tensorfusion_dra.core.kubernetes import releases
 from tests.support import gpu_cluster
 from tests.support.gpu_cluster import Cluster, two_cards
 
@@ -28,8 +29,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, quiet: None) -> Iterator[Cluster]:
-    with gpu_cluster.server() as server:
+def cluster(tmp_path: Path, quiet: None, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of Kubernetes 1.37, or of the minor version that is the fixture's parameter."""
+    with gpu_cluster.server(getattr(request, "param", releases.SIMULATED)) as server:
         made = Cluster(server, server.kubeconfig(tmp_path / "kubeconfig"))
         made.client.create(CLASSES, gpu_cluster.device_class())
         yield made

@@ -314,6 +314,28 @@ def test_template_is_what_a_node_publishes_but_for_uuids_and_the_nodes_name(
     )
 
 
+def test_partitions_of_a_template_have_names_of_their_own_and_no_uuid_of_this_node(
+    run: Run,
+) -> None:
+    cards = "1xA100-SXM4-80GB,2xA100-SXM4-80GB@mig=1g.10gb*2"
+
+    template = run("inspect", "--as-template", "-o", "json", "--simulated-gpus", cards)
+
+    (item,) = json.loads(template.stdout)["items"]
+    zeros = "00000000-0000-0000-0000-00000000000"
+    found = [
+        (each["name"], each["attributes"]["parent_uuid"]["string"])
+        for each in item["spec"]["devices"]
+    ]
+    assert found == [
+        (f"gpu-{zeros}0", ""),
+        *(
+            (f"mig-{zeros}{place}", f"GPU-{zeros}{card}")
+            for place, card in ((1, 1), (2, 1), (3, 2), (4, 2))
+        ),
+    ]
+
+
 def without_node(device: dict[str, Any]) -> dict[str, Any]:
     unique = ("uuid", "node_name")
     attributes = {key: value for key, value in device["attributes"].items() if key not in unique}
@@ -415,11 +437,14 @@ def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
         ([""], [*(verb.name for verb in cli.VERBS if not verb.serves), ":4"]),
         (["co"], ["convert", "cordon", "completion", ":4"]),
         (["top", "--na"], ["--namespaces", "--namespace", ":4"]),
+        (["top", "--watch", "--na"], ["--namespaces", "--namespace", ":4"]),
         (["top", "-o", ""], ["table", "wide", "json", "yaml", ":4"]),
         (["why", "-f", ""], [":0"]),
         (["completion", "z"], ["zsh", ":4"]),
         (["nothing", ""], [":4"]),
         (["why", "-n", "b", "x"], [":4"]),
+        (["cel", "ch"], ["check", ":4"]),
+        (["cel", "explain", "--re"], ["--request", ":4"]),
     ],
 )
 def test_kubectl_completes_verbs_flags_and_values(

@@ -88,6 +88,9 @@ def test_a_rule_of_the_device_says_who_did_it_and_why(
     ended = cordon_card(cluster, capsys, f"node-01/{device[:8]}", "--reason", "fan, loud", *flags)
 
     (rule,) = rules.stored
+    # Whoever else wrote a part of it: the last cordon counts.
+    query = "?fieldManager=kubectl-tensorfusion&force=true"
+    assert rules.server.requests[-1][0].endswith(f"/tensor-fusion-cordon-{device}{query}")
     assert ended == (
         0,
         f"node-01/{device}: out of service for new pods (fan-loud_by_alice). {rest} To end it: "
@@ -155,6 +158,38 @@ def test_uncordon_deletes_the_rule_also_of_a_card_that_is_gone(
     assert rules.stored == []
 
 
+def test_a_card_of_a_renamed_node_is_uncordoned_by_the_nodes_new_name(
+    cluster: Cluster, rules: Rules, device: str, capsys: Capture
+) -> None:
+    cordon_card(cluster, capsys, device)
+    cluster.client.delete(SLICES, "slice-node-01")
+    cluster.add_node("node-02", gpu(1))
+    assert f"uncordon node-02/{device}" in cluster.text(capsys, "doctor", "--on", "workstation")
+
+    ended = cluster.run(capsys, "uncordon", f"node-02/{device}")
+
+    assert ended == (0, f"node-02/{device}: back in service\n", "")
+    assert rules.stored == []
+
+
+def test_uncordon_takes_away_a_mark_of_before_the_upgrade_too_and_no_rule_of_others(
+    cluster: Cluster, rules: Rules, device: str, capsys: Capture
+) -> None:
+    key = f"cordon.tensor-fusion.ai/{device}"
+    node = cluster.client.get(NODES, "node-01")
+    cluster.client.patch(NODES, node, {"metadata": {"annotations": {key: "fan_by_bob"}}})
+    cordon_card(cluster, capsys, device)
+    rules.stored += [{"metadata": {"name": "gpu-of-others"}, "spec": {}}]
+    rules.server.answers["PATCH /api/v1/nodes/node-01"] = {}
+
+    ended = cluster.run(capsys, "uncordon", "gpu-")
+
+    assert ended == (0, f"node-01/{device}: back in service\n", "")
+    unmarked = ("PATCH /api/v1/nodes/node-01", {"metadata": {"annotations": {key: None}}})
+    assert unmarked in rules.server.requests
+    assert rules.stored == []
+
+
 def follow(cluster: Cluster, device: str) -> None:
     """Taint the device as its node plugin does."""
     (taint,) = cordon.of_node(
@@ -165,6 +200,7 @@ def follow(cluster: Cluster, device: str) -> None:
     cluster.client.replace(SLICES, stored)
 
 
+@pytest.mark.parametrize("cluster", [36], indirect=True)
 def test_before_1_37_the_node_has_a_mark_that_its_node_plugin_follows(
     cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,16 +219,20 @@ def test_before_1_37_the_node_has_a_mark_that_its_node_plugin_follows(
     assert cordoned.code == 0
     assert marks[key].startswith("fan_by_unknown:NoExecute:20")
     assert "cordoned=fan_by_unknown" in cluster.text(capsys, "top")
+    assert "fan_by_unknown, NoExecute" in cluster.text(capsys, "doctor", "--on", "workstation")
     assert cluster.run(capsys, "uncordon", device).code == 0
     assert key not in cluster.client.get(NODES, "node-01")["metadata"].get("annotations", {})
 
 
+@pytest.mark.parametrize("cluster", [36], indirect=True)
 def test_a_node_plugin_that_does_not_follow_is_said(
     cluster: Cluster, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_FOLLOW_SECONDS", 0.1)
+    assert cordon_card(cluster, capsys, device, "--reason", "fan").code == 2
+    follow(cluster, device)
 
-    ended = cordon_card(cluster, capsys, device)
+    ended = cordon_card(cluster, capsys, device, "--reason", "heat")
 
     assert ended.code == 2
     assert f"node-01/{device}: the Node is annotated, but found no taint" in ended.err
@@ -235,5 +275,11 @@ def test_kubectl_completes_pods_namespaces_and_cards(
     assert completed("why", "") == ["train", ":4"]
     assert completed("why", "--na") == ["--namespace", ":4"]
     assert completed("why", "-n", "kube", "t") == [":4"]
+    assert completed("why", "--namespace=kube", "t") == [":4"]
     assert completed("top", "-n", "def") == ["default", ":4"]
     assert completed("cordon", "node-01/") == [f"node-01/{device}", ":4"]
+    assert completed("why", "--context", "of-another-cluster", "t") == [":4"]
+    monkeypatch.setenv("KUBECONFIG", "/dev/null")
+    assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == ["train", ":4"]
+    cluster.server.stop()
+    assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == [":4"]

@@ -70,7 +70,8 @@ def use(cluster: Cluster, claim: str, **used: object) -> None:
     """Write what a claim's share uses into its status, as the node plugin does."""
     stored = cluster.client.get(CLAIMS, claim, namespace="default")
     (result,) = stored["status"]["allocation"]["devices"]["results"]
-    entry = {name: result[name] for name in ("driver", "pool", "device", "shareID")}
+    named = ("driver", "pool", "device", "shareID")
+    entry = {name: result[name] for name in named if name in result}
     stored["status"]["devices"] = [{**entry, "data": {"used": used}}]
     cluster.client.replace_status(CLAIMS, stored)
 
@@ -266,6 +267,14 @@ def test_taint_of_a_rule_counts(cluster: Cluster, tmp_path: Path, capsys: Captur
     assert "1 GPU tainted" in ended.out
 
 
+def test_partition_that_nobody_can_get_is_not_unused(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", partition(0), partition(1), taint="xid-79")
+
+    summary, *_ = cluster.text(capsys, "top").splitlines()
+
+    assert summary.endswith("2 partitions, 1 unused")
+
+
 def test_top_and_why_show_partitions_and_who_has_them(cluster: Cluster, capsys: Capture) -> None:
     cluster.client.create(CLASSES, {**device_class(), "metadata": {"name": names.PARTITION_CLASS}})
     parts = [partition(number, card=1) for number in range(2)]
@@ -287,5 +296,10 @@ def test_top_and_why_show_partitions_and_who_has_them(cluster: Cluster, capsys: 
     )
     assert card.endswith("A100 312 of 312 80Gi of 80Gi 0 ok")
     assert first.endswith("A100 1g.10gb 0 of 40.444 0 of 9.5Gi 1 ok")
-    waits = cluster.text(capsys, "why", "c").splitlines()[0]
+    use(cluster, "a", vramBytes=6 * 2**30, smPercent=0, processes=1, containers={})
+    lines = cluster.text(capsys, "top").splitlines()
+    assert next(line for line in lines if line.startswith("default/a")).endswith(" all 6Gi")
+    waits, *rest = cluster.text(capsys, "why", "c").splitlines()
     assert waits.startswith("default/c waits: none of 3 cards fits: 2 are in use exclusively")
+    assert "default/a (the whole device)" in "\n".join(rest)
+    assert "whole card" not in "\n".join(rest)

@@ -31,7 +31,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpupool import QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.scheduling import allocation, cel_evaluation
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.webhook import reviews
@@ -244,6 +244,15 @@ def is_sent(entry: Json, document: Json, old: Json | None = None) -> bool:
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
+def charge(transformed: Json, limits: Json) -> dict[str, int]:
+    """Return what Kueue charges a container, in billionths."""
+    return {
+        name: quantity.parse(amount).nano * quantity.parse(factor).nano // quantity.NANO
+        for each, amount in limits.items()
+        for name, factor in transformed[each]["outputs"].items()
+    }
+
+
 def test_kueues_queues_count_resources_and_a_capacity_of_this_driver() -> None:
     folder = helm.ROOT / "hack" / "examples" / "kueue"
     (configuration,), (claims,) = (documents(folder / f"{name}.yaml") for name in KUEUE)
@@ -257,8 +266,12 @@ def test_kueues_queues_count_resources_and_a_capacity_of_this_driver() -> None:
     counted = {mapping["name"]} | {
         name for each in transformed.values() for name in each["outputs"]
     }
-    assert transformed.keys() == container["resources"]["limits"].keys()
-    assert transformed.keys() <= pod_resources.AMOUNTS.keys()
+    limits = container["resources"]["limits"]
+    # A Job with a resource that is not transformed would never be admitted.
+    assert transformed.keys() == pod_resources.AMOUNTS.keys()
+    assert limits.keys() <= transformed.keys()
+    quarter = {name: "25" for name in transformed if name.endswith("-percent")}
+    assert charge(transformed, quarter) == charge(transformed, limits), "a quarter of one card"
     assert {each["multiplyBy"] for each in transformed.values()} == {names.RESOURCE_GPU}
     assert names.DEVICE_CLASS in mapping["deviceClassNames"]
     assert (capacity["driver"], capacity["name"]) == (names.DRIVER, names.CAPACITY_VRAM)
@@ -397,6 +410,15 @@ def test_only_a_pod_whose_containers_name_amounts_is_sent(
 
     assert sent == (asks or annotations == {"dra_enabled": "true"})
     assert bool(pod_resources.named(document)) == asks
+
+
+def test_pod_for_a_partition_is_sent_whatever_else_it_asks_for() -> None:
+    entry = webhooks()["Mutating", "pods"]
+    asks = pod_document(pod_annotations(isolation="partitioned"))
+    other = pod_document(pod_annotations(isolation="soft"))
+    off = pod_document(pod_annotations(isolation="partitioned", dra_enabled="false"))
+
+    assert [is_sent(entry, each) for each in (asks, other, off)] == [True, False, False]
 
 
 def configured(kind: str, driver: str) -> Any:

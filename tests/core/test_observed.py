@@ -15,7 +15,14 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
+from tensorfusion_dra.core.devices.health import (
+    CardEvent,
+    EventKind,
+    HealthProblem,
+    HealthRules,
+    ProblemKind,
+    Unhealthy,
+)
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed import (
@@ -29,7 +36,7 @@ from tensorfusion_dra.core.observed import (
 )
 from tests.support.builders.devices import NODE as MEMBER
 from tests.support.builders.devices import published_devices
-from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.gpus import gpu, gpus, partition
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.status_scenes import builders, scenes
 
@@ -197,6 +204,16 @@ def test_document_has_every_card_share_and_operation_of_the_view() -> None:
         "version": "0.1.0",
         "startedAt": "2026-03-11T23:12:44.000+00:00",
     }
+
+
+def test_partitions_have_the_xids_of_their_card() -> None:
+    event = CardEvent(gpu_uuid=gpu(1).uuid, kind=EventKind.XID, code=31)
+    counts = observed.count_xid({}, event, HealthRules(), SINCE)
+    devices = published_devices(gpu(0), partition(card=1))
+
+    found = observed.cards(devices, (), unhealthy={}, absent=frozenset(), xids=counts, foreign={})
+
+    assert [[each.code for each in card.xids] for card in found] == [[], [31]]
 
 
 def test_document_shows_cards_shares_and_operations_with_what_matters() -> None:

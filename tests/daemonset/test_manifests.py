@@ -318,6 +318,9 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     assert images == {expected}
 
 
+OF_METADATA: dict[str, Any] = {"properties": {"creationTimestamp": {}}}
+
+
 def undescribed(schema: Any, path: str = "") -> list[str]:
     """Return the fields of a schema that have no description, or that of a field beside them."""
     found: list[str] = []
@@ -332,12 +335,20 @@ def undescribed(schema: Any, path: str = "") -> list[str]:
 @pytest.mark.parametrize(
     "file", sorted((helm.CHART / "tensor-fusion-crds").iterdir()), ids=lambda file: file.stem
 )
-def test_kubectl_explains_every_field_of_the_definitions(file: Path) -> None:
+def test_kubectl_explains_every_field_of_the_definitions_and_shows_what_they_have(
+    file: Path,
+) -> None:
     (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
 
     assert schema["description"]
     assert undescribed(schema) == []
+    for column in version.get("additionalPrinterColumns", ()):
+        _, *path = column["jsonPath"].split(".")
+        field = {"properties": {**schema["properties"], "metadata": OF_METADATA}}
+        for name in path:
+            assert name in field["properties"], column["jsonPath"]
+            field = field["properties"][name]
 
 
 def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:

@@ -176,6 +176,33 @@ def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -
     assert job["honor_labels"] == endpoint["honorLabels"] is True
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("prices", "expr"),
+    [
+        ({}, "1 * max by (node, uuid) (tensorfusion_dra_card_info)"),
+        (
+            {"H100": 4, "A100": 2.5},
+            '2.5 * max by (node, uuid) (tensorfusion_dra_card_info{model="A100"})'
+            ' or 4 * max by (node, uuid) (tensorfusion_dra_card_info{model="H100"})',
+        ),
+    ],
+)
+def test_cards_cost_what_the_chart_says(prices: dict[str, float], expr: str) -> None:
+    values = {"monitoring": {"enabled": True, "pricePerHour": prices}}
+
+    rules = helm.one(helm.render(values), "PrometheusRule")["spec"]["groups"]
+
+    (found,) = (
+        rule["expr"]
+        for group in rules
+        for rule in group["rules"]
+        if rule.get("record") == "uuid:tensorfusion_dra_card_cost_per_hour:max"
+    )
+    assert found == expr
+    assert promql.labels(found, all_series()) == LEVELS["uuid"]
+
+
 def test_every_alert_has_a_unit_test() -> None:
     tests = "".join(file.read_text() for file in UNIT_TESTS)
 
@@ -218,6 +245,15 @@ def test_query_and_legend_name_only_what_exists(panel: Panel, target: dict[str, 
     assert set(LABEL_OF_LEGEND.findall(legend)) <= found
     if panel["type"] == "timeseries" and found:
         assert legend, "a legend tells the series apart"
+
+
+def test_costs_are_those_that_their_legends_name() -> None:
+    costs = [each for panel, each in TARGETS if panel["title"].startswith("Cost per hour")]
+
+    kinds = [re.findall(r":tensorfusion_dra_(\w+)_cost_", each["expr"]) for each in costs]
+    legends = [each["legendFormat"].rpartition(" ")[2] for each in costs]
+    assert kinds == [["requested"], ["idle"], ["requested"], ["limited"], ["used"]]
+    assert [[each] for each in legends[1:]] == kinds[1:]
 
 
 @pytest.mark.parametrize(

@@ -240,9 +240,7 @@ def test_role_allows_every_request_of_the_node_plugin_and_nothing_else(
     # Events report problems, and the only problem in these runs is an invalid GPUPool.
     used = sent | sent_with_pools
     unused = {right for right in granted if not any(right.allows(each) for each in used)}
-    # The simulated API server has no DeviceTaintRules, so that none is watched after the list.
-    watch = Right(group="resource.k8s.io", resource="devicetaintrules", verb="watch")
-    assert unused == {CHECKED_BY_THE_SERVER, watch}
+    assert unused == {CHECKED_BY_THE_SERVER}
 
 
 WITHOUT_BRIDGE: Final = {"enforcer": "hami-core,mps"}

@@ -1,23 +1,32 @@
 """Partitions of cards in MIG mode on a node: who gets one, what containers get, who loses one."""
 
 import json
+import os
+import shutil
+import stat
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dra_simulator import runtime
+from dra_simulator.runtime import Mount
+from stand_ins.bundle import Runc
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi, resize
 from tensorfusion_dra.core.claims import claim as claim_rules
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
-from tensorfusion_dra.core.claims import resize
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import cordon, health
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation, LostCard
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, KnownCards
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.device_rules import GATE_DEVICE_TAINTS
+from tensorfusion_dra.discovery.host import HostDeviceNodes
 from tensorfusion_dra.driver import card_health
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.publish import CatalogBuilder, Publisher
@@ -42,9 +51,10 @@ SLICE = "tensor-fusion-resource-slice-node-01"
 class Published:
     """A publisher of a shared card and of two partitions."""
 
-    def __init__(self, slices: SlicesInMemory) -> None:
+    def __init__(self, slices: SlicesInMemory, *cards: Gpu) -> None:
         self.slices = slices
-        self.cards = CatalogBuilder(FixedDiscovery(Inventory(gpus=(CARD, *MIG))), NODE)
+        found = Inventory(gpus=cards or (CARD, *MIG))
+        self.cards = CatalogBuilder(FixedDiscovery(found), NODE)
         self.publisher = Publisher(
             self.cards.catalog, slices, OneNode(), EventsInMemory(), lease=LeaseInMemory()
         )
@@ -122,7 +132,57 @@ def test_container_gets_its_partition_alone_and_the_limits_are_the_partitions(no
     assert "NVIDIA_VISIBLE_DEVICES=void" in node.spec_of(ref)["containerEdits"]["env"]
 
 
-def test_toolkit_adds_the_partition_that_its_spec_has(node: Setup) -> None:
+def has_runc() -> bool:
+    return os.geteuid() == 0 and shutil.which("runc") is not None
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not has_runc(), reason="needs root and runc")
+def test_container_of_runc_may_open_the_nodes_of_its_partition_and_has_no_others(
+    node: Setup, tmp_path: Path
+) -> None:
+    """Nodes of a number that no driver has show in their error whether a container may open them.
+
+    Major number 60 is for local use (Documentation/admin-guide/devices.txt of Linux).
+    """
+    dev, folder = tmp_path / "host/dev", tmp_path / "host/cdi"
+    (dev / "nvidia-caps").mkdir(parents=True)
+    for minor, name in enumerate(
+        ("nvidia1", *(f"nvidia-caps/nvidia-cap{n}" for n in (66, 67, 75)))
+    ):
+        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(60, minor))
+    record = node.prepared(put_partition_claim(node, "a"))
+    paths = HostDeviceNodes(folder=dev).of_card(1, (66, 67))
+    record = replace(record, shares=(replace(record.shares[0], device_nodes=paths),))
+    folder.mkdir()
+    spec = cdi.spec(record, node.enforcers["mig"])
+    (folder / "spec.json").write_text(json.dumps({**spec, "containerEdits": {}}))
+    (ids,) = cdi.ids_by_share(record)
+    container = runtime.container([each for each in ids if names.CDI_KIND in each], [folder])
+
+    script = """
+    for node in /dev/nvidia* /dev/nvidia-caps/*; do
+        [ -c $node ] && echo "{\\"$node\\": \\"$( (: < $node) 2>&1)\\"}"
+    done
+    exit 0"""
+    root = tmp_path / "root"
+    root.mkdir()
+    for each in ("bin", "lib", "lib64"):
+        (root / each).symlink_to(f"usr/{each}")
+    container = replace(
+        container, mounts=(Mount(host_path="/usr", container_path="/usr", options=("ro", "rbind")),)
+    )
+    ended = Runc(tmp_path / "bundles", root, tmp_path / "cards").run(container, "sh", "-c", script)
+
+    found = {path: error for each in ended.printed for path, error in each.items()}
+    paths_inside = ["/dev/nvidia1", *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in (66, 67))]
+    assert (ended.code, sorted(found)) == (0, sorted(paths_inside)), ended.errors
+    assert all("No such device or address" in error for error in found.values()), found
+
+
+@pytest.mark.parametrize("minors", [MIG[0].capability_minors, ()])
+def test_toolkit_adds_the_partition_that_its_spec_has(node: Setup, minors: tuple[int, ...]) -> None:
+    node.use_cards(replace(MIG[0], capability_minors=minors))
     node.driver_files.by_toolkit.add(MIG[0].uuid)
 
     ref = put_partition_claim(node, "a")
@@ -161,6 +221,14 @@ def test_claim_with_both_kinds_is_refused(node: Setup) -> None:
     assert "found partitions and other GPUs, expected one kind" in node.refused(
         put_partition_claim(node, "a", *both)
     )
+
+
+def test_claim_for_a_partition_may_observe_a_card(node: Setup) -> None:
+    watching = {**exclusive(CARD.uuid.lower(), request="watch"), "adminAccess": True}
+
+    record = node.prepared(put_partition_claim(node, "a", exclusive(FIRST), watching))
+
+    assert record.enforcer == "mig"
 
 
 def test_second_claim_for_a_partition_is_refused_and_others_are_not(node: Setup) -> None:
@@ -240,6 +308,38 @@ def test_partitions_are_published_with_their_taint_or_not_at_all(is_dropped: boo
     assert node.slices.writes == [f"create {SLICE}"]
 
 
+@pytest.mark.parametrize("are_stored", [False, True])
+def test_refused_dry_run_delays_new_partitions_alone(are_stored: bool) -> None:
+    slices = SlicesInMemory(refuses_trials=not are_stored)
+    before, node = Published(slices), Published(slices)
+    if are_stored:
+        before.publish()
+        slices.refuses_trials = True
+
+    with pytest.raises(RetryableError, match="does not support dry run"):
+        node.publish()
+
+    partitions = {FIRST, SECOND} if are_stored else set[str]()
+    found = {each["name"] for each in slices.items[SLICE]["spec"]["devices"]}
+    assert found == {CARD.uuid.lower(), *partitions}
+    slices.refuses_trials = False
+    node.publish()
+    assert len(slices.items[SLICE]["spec"]["devices"]) == 3
+
+
+def test_partitions_are_listed_after_cards_and_small_ones_first() -> None:
+    large = partition(5, card=1, vram_bytes=4 * SIZE)
+    node = Published(SlicesInMemory(), large, *MIG, CARD)
+
+    node.publish()
+
+    devices = node.slices.items[SLICE]["spec"]["devices"]
+    names_of_devices = [each["name"] for each in devices]
+    assert names_of_devices == [CARD.uuid.lower(), FIRST, SECOND, large.uuid.lower()]
+    # Of two cards, one is divided in three.
+    assert {each["attributes"]["node_managed_gpus"]["int"] for each in devices} == {2}
+
+
 def test_partition_is_cordoned_by_its_own_name() -> None:
     node = Published(SlicesInMemory())
     taint = cordon.taint("alice", "fan", evicts=False, since=datetime(2026, 3, 1, tzinfo=UTC))
@@ -253,6 +353,10 @@ def test_partition_is_cordoned_by_its_own_name() -> None:
     }
     assert sorted(found.pop(FIRST)) == [names.TAINT_CORDONED, names.TAINT_PARTITION]
     assert found == {CARD.uuid.lower(): [], SECOND: [names.TAINT_PARTITION]}
+    node.cards.set_cordoned({})  # at once, before the next reading
+    catalog = node.cards.catalog.current()
+    assert catalog is not None
+    assert names.TAINT_CORDONED not in {t.key for each in catalog.devices for t in each.taints}
 
 
 def test_another_server_is_asked_again_whether_it_keeps_taints() -> None:
@@ -264,6 +368,13 @@ def test_another_server_is_asked_again_whether_it_keeps_taints() -> None:
     node.publish()
 
     assert len(node.slices.items[SLICE]["spec"]["devices"]) == 3
+
+    node.slices.gates_off = frozenset({GATE_DEVICE_TAINTS})
+    node.publisher.server_returned()
+    node.publish()
+
+    (only,) = node.slices.items[SLICE]["spec"]["devices"]
+    assert only["name"] == CARD.uuid.lower()
 
 
 class Cards:
@@ -354,6 +465,19 @@ def test_lost_card_takes_all_its_partitions_with_it(cards: Cards) -> None:
 
     assert found == {FIRST: "the GPU is lost: fell off the bus"}
     assert cards.unhealthy() == {FIRST, SECOND}
+
+
+def test_partitions_of_a_card_that_was_lost_wait_and_count_as_one_card(cards: Cards) -> None:
+    cards.claimed.clear()
+    lost = LostCard(subject="GPU 1", uuid=gpu(1).uuid, pci_bus_id=None, text="fell off the bus")
+    cards.found(CARD, lost=(lost,))
+
+    found = cards.found(CARD, *MIG)
+
+    catalog = cards.builder.catalog.current()
+    assert found.keys() == {CARD.uuid.lower()}
+    assert catalog is not None
+    assert catalog.devices[0].attributes[names.ATTR_NODE_TOTAL_GPUS] == 2
 
 
 @pytest.mark.parametrize(

@@ -498,15 +498,22 @@ def test_plugin_finds_the_packages_beside_it_and_refuses_other_pythons(tmp_path:
     package = tmp_path / "lib/all/tensorfusion_dra"
     package.mkdir(parents=True)
     (tmp_path / "lib" / own).mkdir()
-    (package / "cli.py").write_text("import compiled\ndef main():\n    return compiled.CODE\n")
+    (package / "cli.py").write_text(
+        "import compiled\ndef main():\n    return compiled.CODE\n"
+        "def complete():\n    print('why')\n"
+    )
     (tmp_path / "lib" / own / "compiled.py").write_text("CODE = 7\n")
     program = tmp_path / "kubectl-tensorfusion"
     shutil.copy(ROOT / "hack/krew/kubectl-tensorfusion", program)
-    (tmp_path / "link").symlink_to(program)  # as krew installs it
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin" / "kubectl-tensorfusion"  # as krew installs it
+    link.symlink_to(program)
+    completion = link.with_name("kubectl_complete-tensorfusion")  # as the page says
+    completion.symlink_to(link.name)
 
-    def run(*before: str) -> "subprocess.CompletedProcess[str]":
+    def run(*before: str, program: Path = link) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, *before, tmp_path / "link"],
+            [sys.executable, *before, program],
             env=path_guard.environment({"PATH": os.defpath}),
             capture_output=True,
             text=True,
@@ -515,6 +522,8 @@ def test_plugin_finds_the_packages_beside_it_and_refuses_other_pythons(tmp_path:
         )
 
     assert run().returncode == 7
+    completed = run(program=completion)
+    assert (completed.returncode, completed.stdout) == (0, "why\n")
     older = f"import sys, runpy; sys.version_info = (3, 10, 0); runpy.run_path({str(program)!r})"
     refused = run("-c", older)
     assert refused.returncode == 1

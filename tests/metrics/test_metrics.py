@@ -13,7 +13,7 @@ from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.use import Used
-from tensorfusion_dra.core.devices.gpu import LeftOut
+from tensorfusion_dra.core.devices.gpu import Isolation, LeftOut
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -132,12 +132,35 @@ def states(label: str, **values: float) -> Samples:
                             "product_name": "NVIDIA A100-SXM4-80GB",
                             "driver_version": "580.65.06",
                             "pci_bus_id": "0000:07:00.0",
+                            "partition": "",
+                            "parent_uuid": "",
                         },
                         1,
                     )
                 ],
             },
             id="card",
+        ),
+        pytest.param(
+            node_view(cards=(card_view("MIG-1", partition="1g.10gb", parent_uuid="GPU-0001"),)),
+            {
+                "card_info": [
+                    (
+                        {
+                            "uuid": "MIG-1",
+                            "device": "mig-1",
+                            "model": "A100",
+                            "product_name": "NVIDIA A100-SXM4-80GB",
+                            "driver_version": "580.65.06",
+                            "pci_bus_id": "0000:07:00.0",
+                            "partition": "1g.10gb",
+                            "parent_uuid": "GPU-0001",
+                        },
+                        1,
+                    )
+                ],
+            },
+            id="partition",
         ),
         pytest.param(
             node_view(cards=(card_view(capacity=amounts(tflops=468, gib=100), is_virtual=True),)),
@@ -264,6 +287,11 @@ def states(label: str, **values: float) -> Samples:
             ),
             {"shares_by_enforcement": states("state", Enforced=0, NotEnforced=1, Unknown=2)},
             id="shares by enforcement",
+        ),
+        pytest.param(
+            node_view(shares=(share_view(used=USED, isolation=Isolation.PARTITIONED),)),
+            {"share_used_vram_bytes": [(SHARE, 3 * GIB)], "share_used_compute_ratio": []},
+            id="use of a partition, whose compute NVML does not know",
         ),
         pytest.param(
             FULL,

@@ -18,6 +18,7 @@ from dra_simulator.scheduler import Scheduler
 from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes import releases
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support import objects
@@ -146,9 +147,9 @@ class Cluster:
         return "\n".join(" ".join(line.split()) for line in out.splitlines())
 
 
-def server() -> ApiServer:
+def server(release: int = releases.SIMULATED) -> ApiServer:
     """An API server that checks selectors."""
-    return ApiServer(check_expression=cel_evaluation.check_expression)
+    return ApiServer(check_expression=cel_evaluation.check_expression, release=release)
 
 
 def two_cards() -> tuple[Gpu, ...]:

@@ -60,6 +60,7 @@ class SlicesInMemory:
     items: dict[str, Slice] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     away: bool = False
+    refuses_trials: bool = False
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def fetch(self) -> Sequence[Slice]:
@@ -83,6 +84,8 @@ class SlicesInMemory:
 
     def trial(self, item: Slice) -> Slice:
         self._check_away()
+        if self.refuses_trials:
+            raise RetryableError("400: a webhook does not support dry run")
         devices = device_rules.without(item["spec"]["devices"], self.gates_off)
         return {**item, "spec": {**item["spec"], "devices": devices}}
 

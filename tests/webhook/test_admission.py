@@ -325,8 +325,8 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
 
 OF_HAMI = (
     "spec.containers[0].resources.limits[nvidia.com/gpumem]: found a word of hami beside "
-    "annotations of tensor-fusion.ai, expected only one of the two: the webhook translates it in "
-    "pods without these annotations, with hami in webhook.dialects of the chart and the label "
+    "annotations or resources of tensor-fusion.ai, expected only one of the two: the webhook "
+    "translates it in pods without these, with hami in webhook.dialects of the chart and the label "
     "tensor-fusion.ai/dialect-hami=true on the namespace"
 )
 
@@ -360,7 +360,7 @@ def test_pod_whose_words_cannot_be_said_is_refused() -> None:
     assert errors(Cluster().admission.dialect(Dialect.KAI, review_of(document))) == [
         "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
         "spec: found amounts for containers a, b, expected one GPU for each: a container with a "
-        "share of its own names one request",
+        "share of its own names one request of at most 32",
     ]
 
 

@@ -219,6 +219,33 @@ def test_resources_that_no_single_partition_is_are_refused_by_name(
     assert found.startswith(f"{where}{reason}")
 
 
+def test_isolation_partitioned_alone_is_refused_unless_the_pod_has_a_claim(
+    cluster: Cluster,
+) -> None:
+    pod = pod_document(pod_annotations(isolation="partitioned"))
+    (found,) = errors(cluster.admission.pod(review_of(pod)))
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "own"}]
+
+    where = f"metadata.annotations[{names.ANNOTATION_ISOLATION}]: "
+    assert found.startswith(f"{where}found partitioned alone, expected amounts of a single")
+    assert not cluster.admission.pod(review_of(pod)).errors
+
+
+@pytest.mark.parametrize("other", [{}, {"vram": "8Gi"}])
+def test_whole_gpus_by_the_extended_resource_are_no_partition(
+    cluster: Cluster, other: dict[str, str]
+) -> None:
+    pod = of_resources({"gpu": "1"}, other)
+    by_annotations = of_resources({"gpu": "1"})
+    by_annotations["metadata"]["annotations"] |= pod_annotations(**FOR_ONE)
+
+    for each in (pod, by_annotations):
+        (found,) = errors(cluster.admission.pod(review_of(each)))
+
+        where = "spec.containers[0].resources.limits[tensor-fusion.ai/gpu]: "
+        assert found.startswith(f"{where}found whole GPUs beside isolation partitioned, expected")
+
+
 def test_template_gets_only_what_its_class_for_partitions_names() -> None:
     whole, amounts = (
         Cluster(),
@@ -300,6 +327,26 @@ def test_claim_with_both_kinds_is_refused_at_the_door(cluster: Cluster, other: s
     assert errors(cluster.admission.claim(review_of(watching))) == []
 
 
+@pytest.mark.parametrize("fields", [{"count": 2}, {"allocationMode": "All"}])
+def test_request_for_several_partitions_is_refused(cluster: Cluster, fields: Json) -> None:
+    document = claim(names.PARTITION_CLASS, **fields)
+    watching = claim(names.PARTITION_CLASS, adminAccess=True, **fields)
+
+    (found,) = errors(cluster.admission.claim(review_of(document)))
+
+    assert "request r0: found several partitions, expected one: CUDA shows a process" in found
+    assert errors(cluster.admission.claim(review_of(watching))) == []
+    assert errors(cluster.admission.claim(review_of(claim(names.PARTITION_CLASS, count=1)))) == []
+
+
+def test_class_for_partitions_cannot_name_virtual_amounts(cluster: Cluster) -> None:
+    virtual = share_class("tenth", isolation="partitioned", requests={"virtual_vram": "8Gi"})
+
+    (found,) = errors(cluster.admission.parameters(review_of(virtual)))
+
+    assert "requests.virtual_vram: found a virtual amount, expected a physical one: a part" in found
+
+
 def test_parameters_of_a_claim_cannot_ask_for_partitions(cluster: Cluster) -> None:
     document = claim(names.DEVICE_CLASS)
     document["spec"]["devices"]["config"] = OWN["spec"]["config"]
@@ -348,10 +395,12 @@ def test_quota_counts_the_amounts_asked_for_and_then_the_whole_partition() -> No
     del result["consumedCapacity"], result["shareID"]
 
     charged = [quota.counted(document, classes)]
+    assert quota.counted(document) == charged[0]  # before its class is known
     document["status"] = {"allocation": {"devices": {"results": [result]}}}
     charged.append(quota.counted(document, classes))
     data = {"consumed": {"tflops": "40444m", "vram": "9728Mi"}}
-    document["status"]["devices"] = [{**result, "data": data}]
+    other = {**result, "device": "mig-1", "data": {"consumed": {"tflops": "1", "vram": "1Gi"}}}
+    document["status"]["devices"] = [other, {**result, "data": data}]
     charged.append(quota.counted(document, classes))
 
     found = [[str(each[f"requests.{name}"]) for name in ("tflops", "vram")] for each in charged]
@@ -364,3 +413,26 @@ def test_template_with_a_class_of_its_own_keeps_it(cluster: Cluster) -> None:
     document["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "tenth"
 
     assert asked(cluster.claim(document, **FOR_ONE)) == [("tenth", True)]
+
+
+def test_template_with_requests_for_several_drivers_gets_its_partition_filled() -> None:
+    cluster, document = Cluster(), template_claim()
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+    (request,) = document["spec"]["devices"]["requests"]
+    request["exactly"]["deviceClassName"] = names.PARTITION_CLASS
+    document["spec"]["devices"]["requests"] = [nic, request]
+    of_nic = share_class("nic", driver="nic.example.com")
+    cluster.admission.classes = ObjectsInMemory(CLASS, of_nic)
+
+    filled = cluster.claim(document, **FOR_ONE)
+
+    assert changed(filled)["spec"]["devices"]["requests"][0] == nic
+    assert asked(filled) == [("nic", False), (names.PARTITION_CLASS, True)]
+
+
+def test_claim_waits_until_the_class_of_partitions_is_known(cluster: Cluster) -> None:
+    cluster.admission.classes = ObjectsInMemory()
+
+    (found,) = errors(cluster.admission.claim(review_of(claim(names.PARTITION_CLASS))))
+
+    assert f"found no DeviceClass {names.PARTITION_CLASS} with valid parameters" in found

@@ -75,6 +75,7 @@ TWO_GPUS: Json = {
     "resources": {"limits": {**MAIN["resources"]["limits"], "tensor-fusion.ai/gpu": "2"}},
 }
 AMOUNTS = {"tflops": "78", "vram": "20Gi"}
+MEMORY: Json = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/vram": "20Gi"}}}
 
 
 def workload(kind: str, *containers: Json, inits: tuple[Json, ...] = (), **spec: Any) -> Json:
@@ -168,7 +169,8 @@ def test_resources_give_the_claim_that_annotations_give(
     by_annotations = cluster.admit(pod_document(own))
 
     # Resources name their container, annotations leave it to the webhook.
-    assert by_resources.warnings == by_annotations.warnings
+    warned = [text.replace("-request", "") for text in by_annotations.warnings]
+    assert list(by_resources.warnings) == warned
     assert changed(by_resources)["metadata"] == changed(by_annotations)["metadata"]
     assert cluster.claim_of(by_resources) == cluster.claim_of(by_annotations)
 
@@ -195,21 +197,103 @@ def test_whole_cards_by_the_extended_resource_are_not_this_webhooks() -> None:
     assert Cluster().admit(pod_of(workload("Job", whole))) == PASSED
 
 
-def test_percentage_of_different_cards_is_refused_as_in_annotations() -> None:
-    quarter = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/compute-percent": "25"}}}
+ALL_LIMITS = "spec.containers[*].resources.limits"
+
+
+@pytest.mark.parametrize(
+    ("limits", "count", "expected"),
+    [
+        (
+            {"compute-percent": "25"},
+            1,
+            f"{ALL_LIMITS}[tensor-fusion.ai/compute-percent]: found T4 of 65 TFLOPS, A100 of",
+        ),
+        (
+            {"compute-percent": "25"},
+            2,
+            f"{ALL_LIMITS}[tensor-fusion.ai/compute-percent]: found T4 of 65 TFLOPS, A100 of",
+        ),
+        (
+            {"vram": "0", "gpu": "2"},
+            1,
+            f"{ALL_LIMITS}[tensor-fusion.ai/tflops]: found no amount, expected "
+            "tensor-fusion.ai/tflops, tensor-fusion.ai/vram or both",
+        ),
+        ({"vram": "1Gi"}, 33, "spec.containers: tensor-fusion.ai/vram: found amounts for cont"),
+    ],
+)
+def test_refusal_names_the_resource_and_no_annotation_that_nobody_wrote(
+    limits: dict[str, str], count: int, expected: str
+) -> None:
     cluster = Cluster(slice_of_models(A100), slice_of_models(T4))
+    resources = {"limits": {f"tensor-fusion.ai/{name}": text for name, text in limits.items()}}
+    containers = [{**MAIN, "name": f"c{n}", "resources": resources} for n in range(count)]
 
-    (error,) = cluster.admit(pod_of(workload("Job", quarter))).errors
+    (error,) = cluster.admit(pod_of(workload("Job", *containers))).errors
 
-    assert "expected one kind of GPU" in str(error)
+    assert str(error).startswith(expected)
+    assert "-request" not in str(error)
+
+
+def test_refusal_names_an_annotation_that_is_there() -> None:
+    follows = pod_annotations(compute_percent_request="memory")
+
+    (error,) = Cluster().admit(pod_document(follows, MEMORY)).errors
+
+    assert error.path == "metadata.annotations[tensor-fusion.ai/compute-percent-request]"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "resources", "expected"),
+    [
+        # Words of other systems.
+        (
+            {"gpu-fraction": "0.5"},
+            AMOUNTS,
+            "metadata.annotations[gpu-fraction]: found a word of kai beside annotations or",
+        ),
+        # Whole cards by Kubernetes' extended resource, and a part by annotations.
+        (
+            pod_annotations(vram_request="1Gi", dra_enabled="true"),
+            {"gpu": "2"},
+            "spec.containers[0].resources.limits[tensor-fusion.ai/gpu]: found whole GPUs beside "
+            "tensor-fusion.ai/vram-request, expected one of the two",
+        ),
+        (
+            pod_annotations(dra_enabled="banana"),
+            AMOUNTS,
+            "metadata.annotations[tensor-fusion.ai/dra-enabled]: found 'banana', expected true",
+        ),
+    ],
+)
+def test_pod_that_says_two_things_is_refused(
+    annotations: Json, resources: dict[str, str], expected: str
+) -> None:
+    limits = {f"tensor-fusion.ai/{name}": text for name, text in resources.items()}
+    main = {**MAIN, "resources": {"limits": limits}}
+
+    (error,) = Cluster().admit(pod_document(annotations, main)).errors
+
+    assert str(error).startswith(expected)
+
+
+def test_whole_cards_of_one_container_stay_beside_the_share_of_another() -> None:
+    whole = {**WORKER, "resources": {"limits": {names.RESOURCE_GPU: "2"}}}
+    asked = pod_annotations(vram_request="1Gi", dra_enabled="true", inject_container="main")
+
+    for pod in (
+        pod_document({}, MAIN, whole),
+        pod_document(asked, PLAIN | {"name": "main"}, whole),
+    ):
+        _, second = changed(Cluster().admit(pod))["spec"]["containers"]
+        assert second == whole
 
 
 def test_quota_fills_in_what_resources_leave_open() -> None:
-    memory = {**MAIN, "resources": {"limits": {"tensor-fusion.ai/vram": "20Gi"}}}
     single = {"defaultRequests": {"tflops": "10", "vram": "1Gi"}}
     cluster = Cluster(quotas=[quota_document(single=single)])
 
-    claim = cluster.claim_of(cluster.admit(pod_of(workload("Job", memory))))
+    claim = cluster.claim_of(cluster.admit(pod_of(workload("Job", MEMORY))))
 
     (request,) = requests_of(claim)
     assert request["exactly"]["capacity"]["requests"] == {"tflops": "10", "vram": "20Gi"}
@@ -237,7 +321,7 @@ def test_claim_template_is_filled_when_it_is_created_and_never_refused() -> None
 
     (request,) = found["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"]["capacity"]["requests"] == {"vram": "20Gi"}
-    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "true"}
+    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:vram"}
     assert (refused.changed, list(refused.errors)) == (None, [])
     assert "expected 20Gi: DeviceClass quarter sets the amounts" in refused.warnings[0]
     assert cluster.rules.template(review) == PASSED

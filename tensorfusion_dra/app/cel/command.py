@@ -139,11 +139,8 @@ def _translate(expression: str, *, form: str) -> int:
 def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
     rows = [("CHECK", "RESULT"), *((each["check"], each["text"]) for each in found)]
-    sys.stdout.write(
-        streams.formatted(
-            form, {"checks": found}, streams.table(rows, indent="", is_wide=form == streams.WIDE)
-        )
-    )
+    # Never cut: the errors would be.
+    sys.stdout.write(streams.formatted(form, {"checks": found}, streams.table(rows, indent="")))
     return 0 if all(each["ok"] for each in found) else 1
 
 

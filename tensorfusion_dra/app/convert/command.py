@@ -451,9 +451,11 @@ class _Conversion:
 
     def _pod(self, pod: CommentedMap) -> None:
         found = dialects.translate(pod, self._spoken)
-        refused = [each for each in found.matches if each.is_refused]
+        ours = pod_resources.named(pod)
+        refused = [each for each in found.matches if each.is_refused or (ours and each.is_removed)]
         for each in refused:
-            self._problem(each.holder, each.key, f"{each.name}: {each.text}")
+            text = f"found it beside {ours[0]}, expected one of the two" if ours else each.text
+            self._problem(each.holder, each.key, f"{each.name}: {text}")
         if found.error:
             self._problem(pod, "spec", found.error)
         if refused or not found.annotations:
@@ -486,9 +488,11 @@ class _Conversion:
             name_of(container): at(container, "resources", "limits")
             for _, container in resource_claims.containers_with_paths(pod)
         }
-        if not asked or not {id(limits[name]) for name in asked} <= {
-            id(each.holder) for each in found.matches
-        }:
+        if (
+            not asked
+            or {id(limits[name]) for name in asked} - {id(each.holder) for each in found.matches}
+            or any(names.RESOURCE_GPU in limits[name] for name in asked)
+        ):
             return found.annotations
         for container, amounts in asked.items():
             for place, (name, value) in enumerate(amounts.items()):

@@ -120,14 +120,16 @@ def published(lists: ClusterLists) -> CardsByPlace:
 
 def by_rules(lists: ClusterLists) -> CardsByPlace:
     """Return the DeviceTaintRules of this verb by the cards that they take out of service."""
-    return {
-        (
-            str(map_at(rule, "metadata", "annotations").get(_ANNOTATION_NODE, "")),
-            str(rule["metadata"]["name"]).removeprefix(RULE_PREFIX),
-        ): rule
-        for rule in _rules(lists) or ()
-        if str(rule["metadata"]["name"]).startswith(RULE_PREFIX)
-    }
+    nodes = {device: node for node, device in published(lists)}
+    found = {}
+    for rule in _rules(lists) or ():
+        name, annotations = rule["metadata"]["name"], map_at(rule, "metadata", "annotations")
+        if name.startswith(RULE_PREFIX):
+            device = name.removeprefix(RULE_PREFIX)
+            # The card may be in another node by now, or that may have another name.
+            node = nodes.get(device) or str(annotations.get(_ANNOTATION_NODE, ""))
+            found[node, device] = rule
+    return found
 
 
 def by_annotations(lists: ClusterLists) -> CardsByPlace:

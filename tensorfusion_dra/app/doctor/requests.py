@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import class_admission, pod_findings, pod_resources
 from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.finding import Finding, note, problem, warning
+from tensorfusion_dra.core.finding import Finding, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map, map_at, name_of, objects_at
 
@@ -93,23 +93,15 @@ def templates(context: Context) -> Iterator[Finding]:
         with suppress(ParameterError):  # share_classes() names it
             known[str(each["metadata"]["name"])] = class_admission.of_class(each)
     for each in context.cluster.items(resource_path("resourceclaimtemplates")):
-        name = "ResourceClaimTemplate {namespace}/{name}".format_map(each["metadata"])
-        remedy = "delete the template and create it again"
-        if differing := list(class_admission.outdated(each, known)):
-            yield warning(
-                name,
-                f"has amounts from before its class was changed: {differing[0][0]}",
-                expected=differing[0][1],
-                remedy=remedy,
-            )
+        if map_at(each, "metadata", "labels").get(names.LABEL_FILL_AMOUNTS) == "false":
             continue
-        is_left = map_at(each, "metadata", "labels").get(names.LABEL_FILL_AMOUNTS) == "false"
         with suppress(DriverError):  # its claims are refused, which says why
-            if not is_left and class_admission.of_template(each, known) != each:
-                yield note(
-                    name,
-                    "names no amounts, as it was created while the webhook did not fill templates: "
-                    "its claims get those of their class, but a queue charges whole cards",
-                    expected="the amounts of its class",
-                    remedy=f"{remedy}, or label it {names.LABEL_FILL_AMOUNTS}=false",
+            for found, expected in [*class_admission.outdated(each, known)][:1]:
+                yield warning(
+                    "ResourceClaimTemplate {namespace}/{name}".format_map(each["metadata"]),
+                    f"has no longer, or never had, the amounts of its class: {found}. Its claims "
+                    "may be refused, and a queue charges what is in the template",
+                    expected=expected,
+                    remedy="delete the template and create it again, or label it "
+                    f"{names.LABEL_FILL_AMOUNTS}=false",
                 )

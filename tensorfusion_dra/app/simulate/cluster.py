@@ -73,7 +73,7 @@ class SimulatedCluster:
             release: Minor version of Kubernetes.
         """
         self.folder: Final = folder
-        self.node_name: Final = node_name
+        self.node_name = node_name
         self.kubelet_root: Final = folder / "kubelet"
         self.cdi_folder: Final = folder / "cdi"
         self.log_file: Final = self.log_file_of("")

@@ -146,7 +146,7 @@ def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Findi
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
     what = "It got no GPU: " if _is_without_gpu(findings[0]) else "But "
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    more = f" ({len(findings)} findings in all)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
 
 
@@ -159,7 +159,7 @@ def blocked(
         outcomes: What would be without the problems; empty if that is not known.
     """
     first = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    more = f" ({len(problems)} findings in all)" if len(problems) > 1 else ""
     cannot = "gets no GPU" if _is_without_gpu(first) else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
@@ -379,7 +379,7 @@ def helps(
 def amounts(holder: Holder) -> str:
     """Return what a holder has of its device."""
     if holder.amounts is None:
-        return "the whole card"
+        return "the whole device"
     return ", ".join(
         f"{name} {streams.shown(amount, name)}"
         for name, amount in holder.amounts.items()

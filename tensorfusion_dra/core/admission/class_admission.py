@@ -37,6 +37,7 @@ from tensorfusion_dra.core.kubernetes import (
     untyped_json,
 )
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import (
     as_list,
     as_map,
@@ -89,8 +90,8 @@ def tolerating(claim: Item, classes: Classes) -> Json:
     A class is for partitions if it sets isolation `partitioned`.
 
     Raises:
-        InputError: The claim asks for partitions and for other GPUs, which no container could use
-            together.
+        InputError: A request is for several partitions, or the claim for partitions and for other
+            GPUs. No container could use them together.
     """
     result: Json = untyped_json.copied(dict(claim))
     kinds: dict[bool, str] = {}
@@ -101,6 +102,11 @@ def tolerating(claim: Item, classes: Classes) -> Json:
         is_ours = of_class is not None or each.get("deviceClassName") == names.DEVICE_CLASS
         if is_ours and not each.get("adminAccess"):
             kinds[is_partition] = name
+            if is_partition and (_count(each) > 1 or each.get("allocationMode") == "All"):
+                raise InputError(
+                    f"request {name}: found several partitions, expected one: CUDA shows a process "
+                    "no more"
+                )
         found = as_list(each.get("tolerations"))
         if is_partition and _TOLERATION not in found:
             each["tolerations"] = [*found, _TOLERATION]
@@ -169,25 +175,54 @@ def of_template(template: Item, classes: Classes) -> Item:
     if found == claim:
         return template
     metadata, spec = as_map(template.get("metadata")), as_map(template.get("spec"))
-    annotations = {**review.annotations_of(template), names.ANNOTATION_FILLED: "true"}
+    annotations = review.annotations_of(template)
+    earlier = [text for name, text in annotations.items() if name == names.ANNOTATION_FILLED]
+    added = ",".join([*earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())])
     return {
         **template,
-        "metadata": {**metadata, "annotations": annotations},
+        "metadata": {
+            **metadata,
+            "annotations": {**annotations, names.ANNOTATION_FILLED: added},
+        },
         "spec": {**spec, "spec": found["spec"]},
     }
 
 
 def outdated(template: Item, classes: Classes) -> Iterator[tuple[str, str]]:
-    """Yield each amount of a filled template that its class has changed since, and the new one."""
-    if names.ANNOTATION_FILLED not in review.annotations_of(template):
-        return
-    for request in resource_claims.main_requests({"spec": map_at(template, "spec", "spec")}):
-        for name, each, of_class in _shares(request, classes):
-            given = claim_admission.parsed_amounts(map_at(each, "capacity", "requests"))
-            for key, amount in (of_class.requests or {}).items():
-                if given.get(key) != amount:
-                    now = f"{each['deviceClassName']} has {amount}"
-                    yield f"request {name}: {key} {given.get(key, 'none')}", now
+    """Yield each amount that a template would get otherwise if it were filled now, and that one.
+
+    Raises:
+        InputError: A request names an amount that its class forbids now.
+    """
+    added = review.annotations_of(template).get(names.ANNOTATION_FILLED, "").split(",")
+    claim: Json = untyped_json.copied({"spec": map_at(template, "spec", "spec")})
+    before = _amounts(claim)
+    for name, each in resource_claims.every_request(claim):
+        each["capacity"] = {
+            "requests": {
+                key: text
+                for key, text in map_at(each, "capacity", "requests").items()
+                if f"{name}:{key}" not in added
+            }
+        }
+    now = _amounts(filled(claim, classes, (), splits=False))
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            yield (
+                f"request {key.replace(':', ': ')} {before.get(key, 'none')}",
+                f"{now.get(key, 'none')}, which its class has now",
+            )
+
+
+def _amounts(claim: Item) -> dict[str, Quantity]:
+    """Return the amounts of a claim by request and capacity: `gpu:vram`, `gpu/first:vram`."""
+    return {
+        f"{name}:{key}": amount
+        for name, each in resource_claims.every_request(claim)
+        for key, amount in claim_admission.parsed_amounts(
+            map_at(each, "capacity", "requests")
+        ).items()
+    }
 
 
 def _fill(name: str, request: Json, of_class: ShareParameters) -> None:

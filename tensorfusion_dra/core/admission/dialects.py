@@ -497,17 +497,20 @@ def of_containers(
         complete: Returns what a container asks for, with what follows from it.
 
     Raises:
-        InputError: Several containers ask, and one of them for several GPUs.
+        InputError: Several containers ask: too many, or one of them for several GPUs.
     """
     inits = _are_init(pod)
     together = [name for name in asked if not inits.get(name)]
     first, *others = asked.values()
     if len(together) < 2 and all(other == first for other in others):
         return {_COUNT: "1", _INJECT: ",".join(asked)} | complete(first)
-    if any(amounts.get(_COUNT, "1") != "1" for amounts in asked.values()):
+    if len(asked) > resource_claims.MAX_RESULTS or any(
+        amounts.get(_COUNT, "1") != "1" for amounts in asked.values()
+    ):
         raise InputError(
             f"found amounts for containers {', '.join(asked)}, expected one GPU for each: a "
-            "container with a share of its own names one request"
+            "container with a share of its own names one request of at most "
+            f"{resource_claims.MAX_RESULTS}"
         )
     shares: dict[str, object] = {}
     each = {

@@ -96,6 +96,7 @@ class PodContainer:
         env: Names of its variables.
         claims: Its uses of claims.
         takes_gpus: True if it requests or limits NVIDIA's extended resource.
+        takes_cards: True if it limits this driver's, whole cards.
         has_share: True if it gets the share. If the pod names containers, these get it. Otherwise
             all do but the init containers, of which only those do that request whole GPUs: most
             only prepare something, but one that needs a GPU must find it.
@@ -106,6 +107,7 @@ class PodContainer:
     env: tuple[str, ...]
     claims: tuple[Mapping[str, object], ...]
     takes_gpus: bool
+    takes_cards: bool
     is_privileged: bool
     has_share: bool
 
@@ -145,6 +147,7 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer
                 env=tuple(str(each.get("name")) for each in objects_at(container, "env")),
                 claims=tuple(objects_at(resources, "claims")),
                 takes_gpus=takes_gpus,
+                takes_cards=str(map_at(resources, "limits").get(names.RESOURCE_GPU, 0)) != "0",
                 is_privileged=map_at(container, "securityContext").get("privileged") is True,
                 has_share=name in chosen if chosen else is_chosen,
             )
@@ -229,6 +232,14 @@ def errors(
     for container in every:
         if container.has_share:
             yield from container.errors(wanted, bypasses)
+            if container.takes_cards:
+                yield FieldError(
+                    f"{container.path}.resources.limits[{names.RESOURCE_GPU}]",
+                    Reason.FORBIDDEN,
+                    "found whole GPUs beside "
+                    + next(filter(annotations.__contains__, (*near, *REQUESTING_ANNOTATIONS)))
+                    + ", expected one of the two",
+                )
 
 
 def _of_isolation(

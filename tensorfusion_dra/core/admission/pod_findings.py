@@ -118,7 +118,7 @@ def dialect_of(unknown: Collection[str]) -> Dialect | None:
 
 
 def mixed(pod: Item) -> Iterator[FieldError]:
-    """Yield the first word of another system in a pod that has this driver's annotations as well.
+    """Yield the first word of another system in a pod that asks for a GPU in this driver's as well.
 
     The webhook does not translate it, since annotations that request a GPU take precedence.
     """
@@ -135,9 +135,9 @@ def mixed(pod: Item) -> Iterator[FieldError]:
         yield FieldError(
             next(each.path for each in matches if each.name in words),
             Reason.INVALID,
-            f"found a word of {dialect} beside annotations of {names.TENSOR_FUSION_GROUP}, "
-            "expected only one of the two: the webhook translates it in pods without these "
-            f"annotations, with {dialect} in webhook.dialects of the chart and the label "
+            f"found a word of {dialect} beside annotations or resources of "
+            f"{names.TENSOR_FUSION_GROUP}, expected only one of the two: the webhook translates it "
+            f"in pods without these, with {dialect} in webhook.dialects of the chart and the label "
             f"{names.LABEL_DIALECT}{dialect}=true on the namespace",
         )
 

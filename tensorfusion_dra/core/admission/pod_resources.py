@@ -20,7 +20,7 @@ Resources say all that a queue has to charge. Annotations may add what is no amo
 model, and limits above the amounts. Annotations that request amounts themselves are refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +69,8 @@ _SAME: Final = (
 )
 """Annotations that say what resources say."""
 _UNSET: Final = frozenset({"", "0", "false"})
+_OF_OTHERS: Final = (names.NVIDIA_GPU, "nvidia.com/vgpu-", "nvidia.com/mig-", "amd.com/gpu")
+"""Beginnings of the resources by which other systems give GPUs."""
 _KINDS: Final = ("limits", "requests")
 
 
@@ -85,15 +87,30 @@ class OfResources:
     errors: tuple[FieldError, ...] = ()
 
 
-def named(pod: Item) -> list[str]:
-    """Return the amounts that the resources of a pod's containers name, each once."""
+def named(pod: Item, *, unset: str | None = "0") -> list[str]:
+    """Return the amounts that the resources of a pod's containers name, each once.
+
+    Args:
+        unset: The text by which they name none.
+    """
     every = (
         name
         for _, container in resource_claims.containers_with_paths(pod)
         for kind in _KINDS
-        for name in map_at(container, "resources", kind)
+        for name, text in map_at(container, "resources", kind).items()
+        if str(text) != unset
     )
     return [name for name in dict.fromkeys(every) if name in AMOUNTS]
+
+
+def renamed(text: str, pod: Item) -> str:
+    """Return a text with the pod's resources in place of the annotations that they became."""
+    for resource, annotation in _BECOMES.items():
+        if annotation not in review.annotations_of(pod):
+            text = text.replace(
+                pod_request.path_of(annotation), f"spec.containers[*].resources.limits[{resource}]"
+            ).replace(annotation, resource)
+    return text
 
 
 def read(pod: Item) -> OfResources:
@@ -102,12 +119,12 @@ def read(pod: Item) -> OfResources:
     In a container that names no amount, `tensor-fusion.ai/gpu` stays: whole cards by Kubernetes'
     extended resource. An amount of 0 is unset.
     """
-    names_of_pod = named(pod)
-    if not names_of_pod:
-        return OfResources(pod=pod)
-    result: Json = untyped_json.copied(dict(pod))
-    annotations = review.annotations_of(pod)
+    names_of_pod, annotations = named(pod, unset=None), review.annotations_of(pod)
     is_partitioned = annotations.get(names.ANNOTATION_ISOLATION) == Isolation.PARTITIONED
+    of_isolation = tuple(_of_no_partition(pod, names_of_pod)) if is_partitioned else ()
+    if of_isolation or not names_of_pod:
+        return OfResources(pod=pod, errors=of_isolation)
+    result: Json = untyped_json.copied(dict(pod))
     errors, asked = list[FieldError](), dict[str, Amounts]()
     every = list(resource_claims.containers_with_paths(result))
     if len(every) > pod_admission.MAX_CONTAINERS:
@@ -127,13 +144,13 @@ def read(pod: Item) -> OfResources:
         if asked and not errors:
             found = dialects.of_containers(pod, asked, dict)
     except InputError as error:
-        errors.append(FieldError("spec.containers", Reason.INVALID, str(error)))
+        errors.append(FieldError("spec.containers", Reason.INVALID, f"{names_of_pod[0]}: {error}"))
     if errors:
         return OfResources(pod=pod, errors=tuple(errors))
     if asked:
         result.setdefault("metadata", {})["annotations"] = {
-            **annotations,
             names.ANNOTATION_DRA_ENABLED: "true",
+            **annotations,
             **found,
         }
     return OfResources(pod=result)
@@ -194,7 +211,7 @@ def _of_container(
     given = {kind: map_at(resources, kind) for kind in _KINDS}
     limits, requests = given.values()
     every = {**limits, **requests}
-    errors = [_beside(where, names.NVIDIA_GPU, amount_of_pod)] if names.NVIDIA_GPU in every else []
+    errors = [_beside(where, name, amount_of_pod) for name in every if name.startswith(_OF_OTHERS)]
     own = {
         name: (limits.get(name), requests.get(name))
         for name in every
@@ -248,6 +265,29 @@ def _refusal(name: str, limit: object, request: object) -> str:
     if amount.nano % NANO or amount.nano < 0:
         return f"found {limit}, expected a whole number, as of every extended resource"
     return pod_request.refusal(_BECOMES[name], str(limit))
+
+
+def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
+    """Yield why a pod that wants a partition would get none: it asks for whole cards, or nothing.
+
+    Args:
+        amounts: Those that its resources name.
+    """
+    needs = f"expected {pod_admission.PARTITION_NEEDS}"
+    whole = [
+        path
+        for path, container in resource_claims.containers_with_paths(pod)
+        if map_at(container, "resources", "limits").keys() & _BECOMES.keys()
+        == {names.RESOURCE_GPU}
+    ]
+    for path in whole:
+        where = f"{path}.resources.limits[{names.RESOURCE_GPU}]"
+        text = f"found whole GPUs beside isolation partitioned, {needs}"
+        yield FieldError(where, Reason.INVALID, text)
+    claims = map_at(pod, "spec").get("resourceClaims")
+    if not (whole or amounts or claims or pod_request.requests_gpu(review.annotations_of(pod))):
+        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
+        yield FieldError(where, Reason.INVALID, f"found partitioned alone, {needs}")
 
 
 def _of_partition(name: str, limit: object) -> str:

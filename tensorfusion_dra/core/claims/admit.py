@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import (
     device_metadata,
     isolation,
@@ -347,9 +347,11 @@ def _check_fits(
         taken = in_use[name]
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:
+            by = printable.first(sorted({str(other) for other, _ in tenants if other != ref}))
             raise ClaimError(
                 f"claim {ref}: {device.name}: {name}: found {share.consumed[name]} plus "
                 f"{Quantity(taken, entry.value.family)} in use, expected at most {entry.value}"
+                + (f" (in use by {by})" if by else "")
             )
 
 

@@ -133,6 +133,10 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
         if parameters.isolation is Isolation.SHARED:
             text = "found shared beside requests, expected another one: shared gives whole cards"
             top.errors.append(FieldError(top.path_of("isolation"), Reason.INVALID, text))
+        virtual = parameters.requests.keys() & set(capacity.VIRTUAL_OF.values())
+        for name in sorted(virtual) if parameters.isolation is Isolation.PARTITIONED else ():
+            text = "found a virtual amount, expected a physical one: a partition has no other"
+            top.errors.append(FieldError(requests.path_of(name), Reason.INVALID, text))
         for name, text in below_request(parameters, parameters.requests):
             top.errors.append(FieldError(limits.path_of(name), Reason.INVALID, text))
     if top.errors:

@@ -146,6 +146,17 @@ def test_check_reports_the_errors_of_the_api_server(
     assert [line for line in lines if not any(line in one for one in shown)] == []
 
 
+def test_check_cuts_no_error_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    _, out, _ = run(capsys, "check", "1 +")
+
+    assert "found the end, expected a value" in out
+
+
 def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "check", "-o", "json", "1 +")
 

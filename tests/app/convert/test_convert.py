@@ -612,6 +612,17 @@ def test_limits_of_which_nothing_is_left_are_empty_and_not_null() -> None:
     }
 
 
+def test_whole_cards_that_the_file_names_already_stay_beside_annotations() -> None:
+    text = DEPLOYMENT.replace("nvidia.com/gpumems: 4", "tensor-fusion.ai/gpu: 1")
+
+    converted = convert(text, [Dialect.HAMI]).text
+
+    template = yaml.safe_load(converted)["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert container["resources"]["limits"] == {"tensor-fusion.ai/gpu": 1}
+    assert template["metadata"]["annotations"]["tensor-fusion.ai/gpu-count"] == "2"
+
+
 def test_words_of_other_systems_become_resources_and_comments_stay() -> None:
     converted = convert(DEPLOYMENT, [Dialect.HAMI])
 
@@ -641,6 +652,19 @@ def test_words_of_other_systems_become_resources_and_comments_stay() -> None:
             "  - {name: a, resources: {limits: {nvidia.com/gpu: 2}}}\n"
             "  - {name: b, resources: {limits: {nvidia.com/gpu: 1}}}\n",
             *(2, "found amounts for containers a, b, expected one GPU for each: a container with "),
+        ),
+        (
+            "kind: Pod\nspec:\n  containers:\n"
+            "  - name: a\n    resources:\n      limits:\n"
+            "        nvidia.com/gpumem: 3000\n        tensor-fusion.ai/vram: 1Gi\n",
+            *(7, "nvidia.com/gpumem: found it beside tensor-fusion.ai/vram, expected one of"),
+        ),
+        # Otherwise compute would follow memory in b as well.
+        (
+            "kind: Pod\nspec:\n  containers:\n"
+            "  - {name: a, resources: {limits: {nvidia.com/gpumem: 3000}}}\n"
+            "  - {name: b, resources: {limits: {tensor-fusion.ai/vram: 1Gi}}}\n",
+            *(4, "nvidia.com/gpumem: found it beside tensor-fusion.ai/vram, expected one of"),
         ),
         (
             "spec:\n  template:\n    spec:\n      containers:\n"

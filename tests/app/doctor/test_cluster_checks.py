@@ -17,6 +17,7 @@ from tensorfusion_dra.app.doctor.command import CHECKS
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core.devices import capacity, slices
+from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.finding import Level
 from tensorfusion_dra.core.names import LABEL_QUOTA, QUOTA_ENFORCED
 from tests.app.doctor.here import context
@@ -24,7 +25,7 @@ from tests.support import findings
 from tests.support.builders.devices import NODE
 from tests.support.builders.devices import published_devices as devices
 from tests.support.builders.gpupools import gpupool_document
-from tests.support.builders.gpus import gpus
+from tests.support.builders.gpus import gpus, partition
 from tests.support.builders.quotas import quota_document
 from tests.support.canned_api import CannedApi, served
 from tests.support.findings import Expected
@@ -147,6 +148,7 @@ PARTS = [
     claim_for_a_part({"driver": DRIVER}, asks=False),
     claim_for_a_part({"driver": "gpu.example.com"}),
     claim_for_a_part({"driver": DRIVER, "adminAccess": True}),
+    claim_for_a_part({"driver": DRIVER, "device": "mig-0"}),  # a partition is never divided
 ]
 
 NEGATIVE = claim_for_a_part(
@@ -343,8 +345,8 @@ def filled(claim: Any) -> Any:
     return claim
 
 
-def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
+def stored(count: int = 1, *more: Gpu) -> list[Any]:
+    wanted = slices.wanted(devices(*gpus(count), *more), NODE, node_uid="uid")
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 
@@ -359,9 +361,9 @@ def switched(*, on: bool) -> list[Any]:
 
 
 def exclusive() -> list[Any]:
-    """A slice of two devices that cannot be shared."""
-    (item,) = stored(2)
-    for device in item["spec"]["devices"]:
+    """A slice of two devices that cannot be shared, and of a partition, which never is."""
+    (item,) = stored(2, partition(card=2))
+    for device in item["spec"]["devices"][:2]:
         del device["allowMultipleAllocations"]
     return [item]
 
@@ -462,7 +464,7 @@ def exclusive() -> list[Any]:
         (
             objects.published_slices,
             {SLICES: {"items": exclusive()}},
-            [(Level.PROBLEM, "2 of 2 cannot be shared")],
+            [(Level.PROBLEM, "2 of 3 cannot be shared")],
         ),
     ],
 )

@@ -27,6 +27,7 @@ CLASSES = "GET /apis/resource.k8s.io/v1/deviceclasses"
 TEMPLATES = "GET /apis/resource.k8s.io/v1/resourceclaimtemplates"
 WEBHOOKS = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 ASKING = container_document(resources={"limits": {"tensor-fusion.ai/vram": "16Gi"}})
+ASKING_NOTHING = container_document(resources={"limits": {"tensor-fusion.ai/vram": "0"}})
 QUARTER = share_class("quarter", requests={"vram": "20Gi"})
 
 
@@ -63,18 +64,28 @@ def template(metadata: Json | None = None, **exactly: Any) -> Json:
     }
 
 
-FILLED: Json = {"annotations": {names.ANNOTATION_FILLED: "true"}}
-QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
+OF_10GI = {"vram": "10Gi"}
+FILLED: Json = {"annotations": {names.ANNOTATION_FILLED: "gpu:vram"}}
+ADDED: list[Json] = [{"name": names.POD_CLAIM}]
+QUEUED = pod_document({}, resourceClaims=ADDED)
 
 
 @pytest.mark.parametrize(
     ("check", "answers", "expected"),
     [
         (requests.classes, {CLASSES: items(of_class("a", names.RESOURCE_GPU))}, []),
-        (
-            requests.classes,
-            {CLASSES: items(of_class("a", "tensor-fusion.ai/vram"))},
-            [(Level.PROBLEM, "DeviceClass a: extendedResourceName is tensor-fusion.ai/vram")],
+        *(
+            (
+                requests.classes,
+                {CLASSES: items(of_class("a", f"tensor-fusion.ai/{name}"))},
+                [
+                    (
+                        Level.PROBLEM,
+                        f"DeviceClass a: extendedResourceName is tensor-fusion.ai/{name}",
+                    )
+                ],
+            )
+            for name in ("vram", "tflops", "vram-percent", "compute-percent")
         ),
         (requests.ranges, {RANGES: items(limit_range(default={"cpu": "1"}))}, []),
         *(
@@ -87,6 +98,7 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
             for name in ("tensor-fusion.ai/vram", names.RESOURCE_GPU)
         ),
         (requests.waiting, {PODS: items(pod_document({}))}, []),
+        (requests.waiting, {PODS: items(pod_document({}, ASKING_NOTHING))}, []),
         (
             requests.waiting,
             {PODS: items(pod_document({}, ASKING), pod_document({}))},
@@ -108,6 +120,13 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
             [(Level.PROBLEM, "the webhook did not replace it by a claim")],
         ),
         (requests.queued, {PODS: items(pod_document({}))}, []),
+        # Kueue charges a claim template with amounts as it is.
+        (requests.queued, {PODS: items(pod_document({}, resourceClaims=[{"name": "own"}]))}, []),
+        (
+            requests.queued,
+            {PODS: items(pod_document({}, resourceClaims=[{"name": "own"}, *ADDED]))},
+            [(Level.WARNING, "team-a/train: Kueue reads tensor-fusion-gpu-template, which names")],
+        ),
         (
             requests.queued,
             {PODS: items(QUEUED)},
@@ -117,7 +136,7 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
         (
             requests.templates,
             {CLASSES: items(QUARTER), TEMPLATES: items(template())},
-            [(Level.NOTE, "ResourceClaimTemplate team-a/share: names no amounts")],
+            [(Level.WARNING, "ResourceClaimTemplate team-a/share: has no longer, or never had")],
         ),
         (
             requests.templates,
@@ -131,17 +150,33 @@ QUEUED = pod_document({}, resourceClaims=[{"name": names.POD_CLAIM}])
             requests.templates,
             {
                 CLASSES: items(QUARTER),
-                TEMPLATES: items(template(FILLED, capacity={"requests": {"vram": "10Gi"}})),
+                TEMPLATES: items(template(FILLED, capacity={"requests": OF_10GI})),
             },
-            [(Level.WARNING, "before its class was changed: request gpu: vram 10Gi; quarter has")],
+            [
+                (
+                    Level.WARNING,
+                    "the template; 20Gi, which its class has now",
+                )
+            ],
+        ),
+        (
+            requests.templates,
+            {CLASSES: items(), TEMPLATES: items(template(FILLED, capacity={"requests": OF_10GI}))},
+            [(Level.WARNING, "request gpu: vram 10Gi. Its claims")],
+        ),
+        # An amount of the template's own.
+        (
+            requests.templates,
+            {CLASSES: items(QUARTER), TEMPLATES: items(template(capacity={"requests": OF_10GI}))},
+            [],
         ),
         (
             requests.templates,
             {
                 CLASSES: items(QUARTER),
-                TEMPLATES: items(template(capacity={"requests": {"vram": "10Gi"}})),
+                TEMPLATES: items(template(capacity={"requests": {"x": "1"}})),
             },
-            [],
+            [(Level.WARNING, "amounts of its class: request gpu: vram none. Its claims")],
         ),
     ],
 )

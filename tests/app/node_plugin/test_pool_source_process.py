@@ -16,11 +16,13 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.node_plugin_process import (
+    SHARE,
     cluster_with,
     event_messages,
     log_lines,
     register,
     run_pod,
+    start,
     stop,
 )
 from tests.support.waiting import PATIENCE_SECONDS
@@ -139,7 +141,7 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
 def test_a_mark_of_the_node_taints_its_card_also_over_restarts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with following("node-labels") as cluster:
+    with following("node-labels", release=36) as cluster:
         create_pool(cluster, "prod", nodeManagerConfig={"nodeSelector": SELECTOR})
         cluster.serve_pages()
         register(cluster)
@@ -163,6 +165,26 @@ def test_a_mark_of_the_node_taints_its_card_also_over_restarts(
         assert shown == {"key": key, "value": "fan_by_unknown", "effect": "NoSchedule"}
         assert kept == generation
     assert "out of service for new pods (fan_by_unknown)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_rule_keeps_new_pods_away_and_is_on_the_page_until_the_card_is_back() -> None:
+    with cluster_with("1xA100-SXM4-80GB") as cluster:
+        cluster.serve_pages()
+        start(cluster)
+        verb = ("--kubeconfig", str(cluster.kubeconfig), "node-01/gpu-")
+
+        def shown() -> list[str]:
+            with urlopen(f"{cluster.pages_url}status.json", timeout=PATIENCE_SECONDS) as page:
+                return [each["value"] for each in json.load(page)["cards"][0]["taints"]]
+
+        assert cli.main(["cordon", *verb, "--reason", "fan"]) == 0
+        cluster.until("shown", lambda: shown() == ["fan_by_unknown"])
+        cluster.submit("a", SHARE)
+        cluster.until("refused", lambda: bool(event_messages(cluster, "FailedScheduling")))
+        assert cli.main(["uncordon", *verb]) == 0
+        cluster.until("a runs", lambda: cluster.container_of("a") is not None)
+        cluster.until("not shown", lambda: shown() == [])
 
 
 def generations(cluster: SimulatedCluster) -> list[tuple[int, Any]]:

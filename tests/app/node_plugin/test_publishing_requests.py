@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 NODE = "node-01"
 BOOKMARK_SECONDS = 0.1
-WATCHING = {("watch", "resourceslices"): 1}
+WATCHING = {("watch", "resourceslices"): 1, ("watch", "devicetaintrules"): 1}
 UID = {("get", "nodes"): 1}
 RULES = {("list", "devicetaintrules"): 1}
 CREATED, UPDATED = ("create", "resourceslices"), ("update", "resourceslices")
@@ -113,7 +113,7 @@ OF_POOLS = [(verb, kind) for verb in ("list", "watch") for kind in ("gpupools", 
     ],
     ids=["a slice", "two slices", "following GPUPools"],
 )
-def test_start_costs_four_lists_one_watch_and_a_write_for_each_slice(
+def test_start_costs_four_lists_two_watches_and_a_write_for_each_slice(
     server: ApiServer, tmp_path: Path, options: dict[str, str], cost: dict[tuple[str, str], int]
 ) -> None:
     Client(server.url).create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
@@ -135,7 +135,9 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
     client.create(GPUPOOLS, pool_of_all_nodes("of-all", qos="medium"))
     numbers = itertools.count()
     with node_at_rest(server, tmp_path, pool_source="node-labels"):
-        renewed = [("watch", kind) for kind in ("resourceslices", "gpupools", "nodes")]
+        renewed = [
+            ("watch", kind) for kind in ("resourceslices", "devicetaintrules", "gpupools", "nodes")
+        ]
 
         def are_renewed() -> bool:
             client.create(NODES, {"metadata": {"name": f"other-{next(numbers)}"}})
@@ -177,7 +179,7 @@ def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read_without_a
         assert quiet(server, most_lists=conflicts) == cost
 
 
-def test_restart_without_changes_costs_four_lists_and_one_watch_and_the_nodes_uid(
+def test_restart_without_changes_costs_four_lists_and_two_watches_and_the_nodes_uid(
     server: ApiServer, tmp_path: Path
 ) -> None:
     with node_at_rest(server, tmp_path):
@@ -199,7 +201,7 @@ def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid
         assert quiet(server, most_lists=1) == {("delete", "resourceslices"): 1, CREATED: 1, **UID}
 
 
-def test_server_that_restarts_is_asked_for_a_watch_and_nothing_else(
+def test_server_that_restarts_is_asked_for_the_watches_and_nothing_else(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It remembers the changes since the last bookmark, as another API server does."""
@@ -212,4 +214,4 @@ def test_server_that_restarts_is_asked_for_a_watch_and_nothing_else(
         server.start()
 
         assert eventually(lambda: server.requests.count("watch", "resourceslices") == 1)
-        assert quiet(server) == {("watch", "resourceslices"): 1}
+        assert quiet(server) == WATCHING

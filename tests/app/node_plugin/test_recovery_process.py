@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.api.faults import HalfOpen, Refuse
-from dra_simulator.rest import PODS
+from dra_simulator.rest import NODES, PODS, SLICES
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.support.node_plugin_process import (
     as_the_kubelet,
+    claim_of,
     cluster_with,
     event_messages,
     log_lines,
@@ -96,6 +97,57 @@ def test_after_a_reboot_specs_are_written_again_and_logged(cluster: SimulatedClu
     assert spec.read_bytes() == content
     assert log_lines(cluster, "recovered")[-1]["rebooted"] == 1
     assert len(log_lines(cluster, "claims_refreshed")) == 1
+
+
+def test_an_api_server_from_a_backup_gives_no_card_out_twice(cluster: SimulatedCluster) -> None:
+    start(cluster)
+    cluster.submit("forgotten", {})
+    cluster.submit("other", {})
+    cluster.until("both run", lambda: all(map(cluster.container_of, ("forgotten", "other"))))
+    forgotten = claim_of(cluster, "forgotten")
+    # The backup is older than the pod and the slices.
+    stop(cluster)
+    cluster.kubelet.stop()
+    cluster.client.delete(PODS, "forgotten", NAMESPACE, grace_seconds=0)
+    cluster.until("forgotten", lambda: len(cluster.claims()) == 1)
+    for item in cluster.slices():
+        cluster.client.delete(SLICES, item["metadata"]["name"])
+
+    cluster.start_plugin()
+    cluster.until("published", lambda: bool(cluster.slices()))
+    cluster.submit("new", {})
+    cluster.until("bound", lambda: bool(cluster.pod("new")["spec"].get("nodeName")))
+    with as_the_kubelet(cluster) as kubelet:
+        new = claim_of(cluster, "new")
+        refused = kubelet.prepare(new).claims[new.uid].error
+    cluster.start_kubelet()
+    cluster.until("new runs", lambda: cluster.container_of("new") is not None)
+
+    assert str(forgotten) in refused
+    assert len(cluster.spec_files()) == 2
+
+
+def test_a_renamed_node_publishes_its_cards_and_forgets_the_claims_of_before(
+    cluster: SimulatedCluster,
+) -> None:
+    run_and_stop(cluster)
+    cluster.client.delete(PODS, "a", NAMESPACE, grace_seconds=0)
+    cluster.client.delete(NODES, "node-01")
+    for item in cluster.slices():  # as their owner is gone
+        cluster.client.delete(SLICES, item["metadata"]["name"])
+    cluster.kubelet.stop()
+    cluster.node_name = "node-02"
+    cluster.start_kubelet()
+
+    cluster.plugin_flags.extend(["--gone-seconds", "0.1"])
+    start(cluster)
+    run_pod(cluster, "b")
+    cluster.until("a is forgotten", lambda: len(cluster.spec_files()) == 1)
+
+    (item,) = cluster.slices()
+    spec = item["spec"]
+    assert (spec["nodeName"], spec["pool"]["name"]) == ("node-02", "default/node-02")
+    assert cluster.pod("b")["spec"]["nodeName"] == "node-02"
 
 
 def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(

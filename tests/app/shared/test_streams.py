@@ -141,3 +141,7 @@ def test_tables_fit_on_a_terminal_unless_they_are_wide(monkeypatch: pytest.Monke
     assert max(map(len, cut)) == 40
     assert cut[1] == f"{'a' * 7}…-bfr5p  node-01  {'b' * 14}…"
     assert wide[1] == f"{'a' * 24}-bfr5p  node-01  {'b' * 15} {'c' * 14}"
+    monkeypatch.setenv("COLUMNS", "10")
+    assert streams.table(rows, indent="", is_wide=False)[1] == (
+        f"{'a' * 5}…-bfr5p  node-01  {'b' * 11}…"
+    )

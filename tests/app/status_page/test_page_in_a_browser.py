@@ -16,6 +16,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.observed import NodeView, ShareView, StoreView
 from tests.support.status_scenes import browser as chromium
 from tests.support.status_scenes import builders, scenes, serving
@@ -204,10 +205,21 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(open_page: Open) 
 
 
 def test_card_out_of_service_says_why_and_by_whom(open_page: Open) -> None:
-    page, _ = open_page(scenes.typical())
+    page, node = open_page(scenes.typical())
+    card = page.get_by_role("article", name="GPU 2")
+    text = "Out of service: fan_by_alice. "
 
-    text = "Out of service: fan_by_alice. Its pods go on, and no new ones get it."
-    expect(page.get_by_role("article", name="GPU 2")).to_contain_text(text)
+    expect(card.get_by_text(f"{text}Its pods go on, and no new ones get it.")).to_be_visible()
+    expect(page.get_by_text("Out of service")).to_have_count(1)
+    expect(card.get_by_text("No shares.", exact=True)).to_be_visible()
+    # Its 312 TFLOPS are not free for anybody, as those of the unhealthy card.
+    expect(page.locator("#totals")).to_contain_text("160.8 of 780 TFLOPS")
+    evicts = {**builders.CORDONED, "effect": "NoExecute"}
+    cards = (replace(each, taints=(evicts,) if each.taints else ()) for each in node.view.cards)
+    node.view = replace(node.view, cards=tuple(cards))
+    refresh(page)
+
+    expect(card.get_by_text(f"{text}Its pods are ended.")).to_be_visible()
 
 
 def test_keyboard_reaches_every_share_and_enter_shows_its_details(open_page: Open) -> None:
@@ -391,6 +403,27 @@ def test_share_that_uses_idle_compute_has_its_present_part_and_its_limit(open_pa
     row.click()
 
     expect(page.get_by_text("25 % of the GPU, 78 TFLOPS; 100 % while the other")).to_be_visible()
+
+
+def test_partition_and_its_share_are_named_as_such(open_page: Open) -> None:
+    tenant = builders.Tenant(name="llm/serve", tflops=40, gib=9, exclusive=True, used=(6, 0))
+    view = builders.node(builders.Card(tenants=(tenant,)))
+    (card,), (whole,) = view.cards, view.shares
+    share = replace(whole.share, isolation=Isolation.PARTITIONED)
+    device = replace(card.device, gpu=replace(card.device.gpu, partition="1g.10gb"))
+    page, _ = open_page(
+        replace(
+            view,
+            cards=(replace(card, device=device),),
+            shares=(replace(whole, share=share),),
+        )
+    )
+
+    expect(page.locator(".card h3")).to_have_text("GPU 0: NVIDIA A100-SXM4-80GB 1g.10gb")
+    row = page.get_by_role("button", name="serve").last
+    expect(row).to_contain_text("whole partition")
+    row.click()
+    expect(page.get_by_text("6Gi, by 2 processes")).to_be_visible()
 
 
 def test_neighbours_of_one_namespace_have_two_shades(open_page: Open) -> None:

@@ -55,6 +55,21 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture, priority:
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a (70Gi)" in text
 
 
+def test_table_is_cut_on_a_terminal_and_whole_with_o_wide(
+    cluster: Cluster, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    for name in ("held", "b"):
+        cluster.schedule_pod(name, request({"vram": "70Gi", "tflops": "10"}))
+    cluster.add_pod("a", request({"vram": "40Gi", "tflops": "10"}))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    whole = "vram 70Gi of 80Gi taken, 40Gi more do not fit"
+
+    assert whole in cluster.text(capsys, "why", "a", "-o", "wide")
+    assert whole not in cluster.text(capsys, "why", "a")
+
+
 @pytest.mark.parametrize(
     ("held", "lacks", "detail"),
     [

@@ -150,8 +150,8 @@ def test_resources_that_the_webhook_did_not_replace(
     assert claim["found"] == "not created yet"
     assert found["answer"] == (
         "default/a cannot be scheduled: extended resource tensor-fusion.ai/vram: no node has it, "
-        f"and {fault}. These pods wait with Insufficient tensor-fusion.ai/vram: default/a (and 1 "
-        "more). Otherwise it fits now on node-01."
+        f"and {fault}. These pods wait with Insufficient tensor-fusion.ai/vram: default/a (2 "
+        "findings in all). Otherwise it fits now on node-01."
     )
     assert found["helps"][0].startswith("install the webhook")
 
@@ -371,7 +371,7 @@ def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> N
     text = cluster.text(capsys, "why", "a")
 
     for shown in (
-        "ResourceClaim first: not found (and 2 more).",
+        "ResourceClaim first: not found (3 findings in all).",
         "problem: ResourceClaim second: not found",
         "problem: spec.schedulingGates: example.com/queue",
         "create the claim second",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_simulator.rest import PODS, TEMPLATES
+from dra_simulator.rest import MUTATING_WEBHOOKS, PODS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tests.support import canned_api, objects
@@ -212,6 +212,25 @@ def written(folder: Path, *documents: Json) -> str:
     return str(file)
 
 
+def test_file_of_a_pod_with_resources_needs_the_webhook(
+    cluster: Cluster, capsys: Capture, tmp_path: Path
+) -> None:
+    cluster.client.create(TEMPLATES, template())
+    pod = objects.pod()
+    (container,) = pod["spec"]["containers"]
+    container["resources"] = {"limits": {"tensor-fusion.ai/vram": "16Gi"}}
+    file = written(tmp_path, pod)
+
+    code, without = cluster.why(capsys, "-f", file)
+    webhooks = {"metadata": {"name": "w"}, "webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}
+    cluster.client.create(MUTATING_WEBHOOKS, webhooks)
+    _, installed = cluster.why(capsys, "-f", file)
+
+    assert code == 1
+    assert "no node has it, and the webhook is not installed" in without["answer"]
+    assert installed["answer"].startswith("default/pod fits now")
+
+
 def pod_with(annotations: Mapping[str, object]) -> Json:
     pod = objects.pod()
     pod["metadata"]["annotations"] = annotations
@@ -301,7 +320,9 @@ def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_
 
     (first, text), (second, _) = ((each["lookedAt"], each["found"]) for each in found["findings"])
     assert (code, found["nodes"]) == (1, [])  # its claim is not known, so nothing can be tried
-    assert found["answer"] == f"default/pod cannot be scheduled: {first}: {text} (and 1 more)."
+    assert (
+        found["answer"] == f"default/pod cannot be scheduled: {first}: {text} (2 findings in all)."
+    )
     assert found["helps"] == [f"correct {first}", f"correct {second}"]
     assert {first, second} == {
         pod_request.path_of(names.ANNOTATION_VRAM_REQUEST),

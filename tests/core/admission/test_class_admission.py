@@ -209,18 +209,49 @@ def test_template_gets_the_amounts_of_its_class_and_says_so() -> None:
     gpu, nic = found["spec"]["spec"]["devices"]["requests"]
     assert gpu["exactly"] == exactly(count=2, capacity={"requests": QUARTER})
     assert nic == {"name": "nic"}
-    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "true"}
+    assert found["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:tflops,gpu:vram"}
     assert "constraints" not in found["spec"]["spec"]["devices"], "the claim's own review adds it"
     assert class_admission.of_template(found, classes()) is found
     assert list(class_admission.outdated(found, classes())) == []
 
 
-def test_amounts_of_a_filled_template_are_outdated_once_the_class_has_others() -> None:
-    filled_in = class_admission.of_template(template(one()), classes())
-    own = template(one(capacity={"requests": {"vram": "1Gi"}}))
-    now = classes({"vram": "40Gi"})
+@pytest.mark.parametrize(
+    ("named", "at_first", "now", "expected"),
+    [
+        ({}, {"vram": "20Gi"}, {"vram": "40Gi"}, [("vram 20Gi", "40Gi")]),
+        ({}, QUARTER, {"vram": "20Gi"}, [("tflops 25", "none")]),
+        ({}, {"vram": "20Gi"}, QUARTER, [("tflops none", "25")]),
+        ({}, {"vram": "20Gi"}, None, [("vram 20Gi", "none")]),
+        ({}, None, QUARTER, [("tflops none", "25"), ("vram none", "20Gi")]),
+        ({}, QUARTER, {"tflops": "25000m", "vram": "20480Mi"}, []),
+        # Amounts that the template names itself are none of the class.
+        ({"vram": "1Gi"}, QUARTER, {"tflops": "25", "vram": "40Gi"}, []),
+        ({"vram": "1Gi"}, QUARTER, {"tflops": "50"}, [("tflops 25", "50")]),
+        ({"vram": "1Gi"}, VIRTUAL, VIRTUAL, []),
+        ({"vram": "1Gi"}, {"vram": "20Gi"}, {"vram": "40Gi"}, []),
+    ],
+)
+def test_amounts_of_a_filled_template_are_outdated_once_the_class_has_others(
+    named: Json, at_first: Json | None, now: Json | None, expected: list[tuple[str, str]]
+) -> None:
+    own = template(one(capacity={"requests": named}))
 
-    assert list(class_admission.outdated(filled_in, now)) == [
-        ("request gpu: vram 20Gi", "quarter has 40Gi")
+    filled_in = class_admission.of_template(own, classes(at_first) if at_first else {})
+    current = classes(now) if now else {}
+    found = list(class_admission.outdated(filled_in, current))
+
+    assert found == [
+        (f"request gpu: {had}", f"{has}, which its class has now") for had, has in expected
     ]
-    assert list(class_admission.outdated(own, now)) == []
+
+
+def test_template_that_is_filled_again_keeps_the_names_of_what_was_filled() -> None:
+    first = class_admission.of_template(template(one()), classes({"vram": "20Gi"}))
+
+    again = class_admission.of_template(first, classes(QUARTER))
+
+    assert again["metadata"]["annotations"] == {names.ANNOTATION_FILLED: "gpu:vram,gpu:tflops"}
+    assert [each for each, _ in class_admission.outdated(again, classes({"vram": "1Gi"}))] == [
+        "request gpu: tflops 25",
+        "request gpu: vram 20Gi",
+    ]

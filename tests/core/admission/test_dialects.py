@@ -451,6 +451,19 @@ def test_policy_without_effect_says_what_does_the_same(
     assert names.ANNOTATION_GPUS_MATCH not in found.annotations
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_dedicated"),
+    [("mutex", True), ("spread, mutex", True), ("spread", False), ("mutexes", False)],
+)
+def test_part_of_a_gpu_is_dedicated_by_mutex_alone(policy: str, *, is_dedicated: bool) -> None:
+    made = pod(container(**nvidia(gpumem_percentage=50)))
+    made["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": policy}
+
+    found = dialects.translate(made, {HAMI}).annotations
+
+    assert (found.get(names.ANNOTATION_DEDICATED_GPU) == "true") == is_dedicated
+
+
 def test_policy_alone_asks_for_no_gpu() -> None:
     policies = {"hami.io/gpu-scheduler-policy": "mutex", "nvidia.com/numa-bind": "true"}
     made = {"metadata": {"annotations": policies}, "spec": {"containers": [{"name": "main"}]}}

@@ -153,11 +153,20 @@ def test_pod_without_amounts_stays_as_it_is(container: Json) -> None:
         (limits(tflops="1", compute_percent="1"), "found it beside tensor-fusion.ai/tflops"),
         (limits(vram="1Gi", vram_percent="1"), "found it beside tensor-fusion.ai/vram"),
         (limits(vram="1Gi", vrma="1Gi"), "[tensor-fusion.ai/vrma]: found an unknown resource"),
-        (
-            container_document(
-                resources={"limits": {"tensor-fusion.ai/vram": "2Gi", "nvidia.com/gpu": "1"}}
-            ),
-            "limits[nvidia.com/gpu]: found it beside tensor-fusion.ai/vram, expected one of",
+        *(
+            (
+                container_document(
+                    resources={"limits": {"tensor-fusion.ai/vram": "2Gi"}, kind: {other: "1"}}
+                    if kind == "requests"
+                    else {"limits": {"tensor-fusion.ai/vram": "2Gi", other: "1"}}
+                ),
+                f"limits[{other}]: found it beside tensor-fusion.ai/vram, expected one of",
+            )
+            for kind in ("limits", "requests")
+            for other in (
+                *("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/gpumem", "amd.com/gpu"),
+                *("nvidia.com/vgpu-number", "nvidia.com/mig-1g.10gb"),
+            )
         ),
     ],
 )
@@ -169,10 +178,54 @@ def test_resources_that_no_share_can_have_are_refused(container: Json, expected:
         assert pod_resources.read(pod).pod is pod
 
 
-def test_container_with_a_share_of_its_own_has_one_gpu() -> None:
-    pod = pod_document({}, limits("a", vram="1Gi", gpu="2"), limits("b", vram="1Gi"))
+C0_TO_C32 = ", ".join(f"c{number}" for number in range(33))
 
-    assert "expected one GPU for each" in str(*pod_resources.read(pod).errors)
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        (
+            [limits("a", vram="1Gi", gpu="2"), limits("b", vram="1Gi")],
+            "spec.containers: tensor-fusion.ai/vram: found amounts for "
+            "containers a, b, expected one GPU for each",
+        ),
+        (
+            [limits(f"c{number}", vram="1Gi") for number in range(33)],
+            f"spec.containers: tensor-fusion.ai/vram: found amounts for containers {C0_TO_C32}, "
+            "expected one GPU for each: a container with a share of its own names one request of "
+            "at most 32",
+        ),
+        (
+            [limits(vram="1Gi"), *(container_document(f"c{number}") for number in range(500))],
+            "spec.containers: found more, expected at most 500 containers",
+        ),
+    ],
+)
+def test_containers_that_cannot_have_shares_of_their_own_are_refused(
+    containers: list[Json], expected: str
+) -> None:
+    (error,) = pod_resources.read(pod_document({}, *containers)).errors
+
+    assert str(error).startswith(expected)
+    assert not pod_resources.read(pod_document({}, *containers[:1], *containers[2:])).errors
+
+
+def test_what_tensor_fusion_writes_into_resources_itself_stays_beside_amounts() -> None:
+    index, main = {f"{names.TENSOR_FUSION_INDEX}0": "1"}, limits(vram="1Gi")
+    main["resources"]["limits"] |= index
+
+    found = pod_resources.read(pod_document({}, main))
+
+    assert not found.errors
+    (container,) = found.pod["spec"]["containers"]
+    assert container["resources"]["limits"] == index
+
+
+def test_amount_of_0_is_none() -> None:
+    zero = limits(vram="0", tflops="0")
+
+    assert pod_resources.named(pod_document({}, zero)) == []
+    assert pod_resources.named(pod_document({}, zero, limits("b", vram="1"))) == [PREFIX + "vram"]
 
 
 BESIDE = "beside tensor-fusion.ai/tflops in the resources of container main, expected "
@@ -219,6 +272,35 @@ def test_annotations_may_add_what_is_no_amount(beside: dict[str, str]) -> None:
 
     assert found["tflops-request"] == "100"
     assert {name.replace("_", "-") for name in beside} - {"dra-enabled"} <= found.keys()
+
+
+@pytest.mark.parametrize("text", ["False", "banana", ""])
+def test_use_of_dra_that_is_neither_true_nor_false_stays_and_is_refused(text: str) -> None:
+    pod = pod_document(pod_annotations(dra_enabled=text), limits(tflops="100"))
+
+    wanted = pod_request.parse(pod_resources.read(pod).pod["metadata"]["annotations"])
+
+    assert [str(error) for error in wanted.errors] == [
+        f"metadata.annotations[{PREFIX}dra-enabled]: found {text!r}, expected true or false"
+    ]
+
+
+def test_one_gpu_in_annotations_beside_two_in_resources_is_refused() -> None:
+    pod = pod_document(pod_annotations(gpu_count="1"), limits(tflops="100", gpu="2"))
+
+    (error,) = pod_resources.read(pod).errors
+
+    assert str(error).startswith(f"metadata.annotations[{PREFIX}gpu-count]: found '1' {BESIDE}")
+
+
+def test_limit_is_refused_if_one_of_the_containers_has_no_such_amount() -> None:
+    containers = [limits(tflops="1"), limits("b", vram="1Gi")]
+
+    (error,) = pod_resources.read(
+        pod_document(pod_annotations(vram_limit="2Gi"), *containers)
+    ).errors
+
+    assert "in the resources of container main, since a limit alone is the request" in str(error)
 
 
 def test_compute_may_follow_memory() -> None:

@@ -125,7 +125,8 @@ AMOUNTS = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
         (
             [allocation(GPU_0, 2, vram="2Mi")],
             [allocation(GPU_0, 1, vram="81919Mi")],
-            f"{GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi",
+            f"{GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi "
+            "(in use by default/a)",
         ),
         (
             [allocation(GPU_0, 1)],

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE, published_devices
-from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.gpus import gpu, gpus, partition
 from tests.support.builders.nodes import node_facts
 
 
@@ -104,6 +104,16 @@ def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -
         32 * GIB,  # 16 + 64 x 1/4
         96 * GIB,  # 48 + 64 x 3/4
     ]
+
+
+def test_partitions_get_nothing_of_host_memory_and_disk() -> None:
+    ratios = Oversubscription(tflops_percent=200, host_memory_percent=50, host_disk_percent=0)
+    cards = (gpu(0, vram_bytes=16 * GIB), partition(card=1))
+
+    totals = capacity.virtual_totals(cards, ratios, HostResources(memory_bytes=64 * GIB))
+
+    found = [(totals[card.uuid].vram_bytes, str(totals[card.uuid].tflops)) for card in cards]
+    assert found == [(48 * GIB, "624"), (cards[1].vram_bytes, "40444m")]
 
 
 def test_virtual_compute_is_in_thousandths_because_it_is_a_default() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dra_simulator.api import object_rules
-from tensorfusion_dra.core.kubernetes import device_rules
+from tensorfusion_dra.core.kubernetes import device_rules, releases
 from tests.core.devices.slice_documents import (
     device_with_policy,
     device_with_range,
@@ -20,7 +20,8 @@ Json = dict[str, Any]
 
 
 def violations(device: Json) -> tuple[str, ...]:
-    return tuple(str(error) for error in object_rules.device_errors("", device))
+    errors = object_rules.device_errors("", device, releases.NEWEST)
+    return tuple(map(str, errors))
 
 
 KEYS = ("model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b")

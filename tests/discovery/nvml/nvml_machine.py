@@ -41,6 +41,40 @@ def answers(*cards: Mapping[str, str], **system: str) -> str:
     return libraries.answers(cards, every)
 
 
+MIG = {"mig": "1 1", "partitions": "7", "profile4": "98"}
+"""What a card in MIG mode answers; it refuses its memory to processes without privileges."""
+
+
+def mig_uuid(number: int) -> str:
+    return f"MIG-0000000{number}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+def partition(number: int, instance: int, **changed: str) -> dict[str, str]:
+    """Return the answers of partition 1g.10gb, by query."""
+    return {
+        "uuid": mig_uuid(number),
+        "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+        "instances": f"{instance} 0",
+        "attributes": f"14 {9728}",
+        **changed,
+    }
+
+
+def divided(index: int, *partitions: dict[str, str], **changed: str) -> str:
+    """Return the lines of a card with these partitions, whose numbers have gaps."""
+    lines = [
+        f"{index}.{2 * number} {query} {answer}"
+        for number, each in enumerate(partitions)
+        for query, answer in each.items()
+    ]
+    return answers_of(index, **changed) + "\n".join(lines) + "\n"
+
+
+def answers_of(index: int, **changed: str) -> str:
+    every = [card(number) for number in range(index)]
+    return answers(*every, card(index, **{**MIG, "memory": "!4", **changed}))
+
+
 def provide_driver(folder: Path, *, cards: int) -> None:
     """Create what claims need of a driver: dev with nodes, driver with empty libraries."""
     (folder / "dev").mkdir()

@@ -14,9 +14,17 @@ from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.discovery.nvml.nvml_machine import answers, card, provide_driver, uuid
+from tests.discovery.nvml.nvml_machine import (
+    answers,
+    card,
+    divided,
+    mig_uuid,
+    partition,
+    provide_driver,
+    uuid,
+)
 from tests.support.kubelet import PluginClient
-from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start
+from tests.support.node_plugin_process import SHARE, cluster_with, log_lines, start, stop
 from tests.support.published_health import (
     FAST,
     NO_POLL,
@@ -32,6 +40,7 @@ from tests.support.published_health import (
 pytestmark = pytest.mark.process
 
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
+MIG_CHANGE = 0x100
 GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))
 NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
 
@@ -48,13 +57,16 @@ class Driver:
         self.events.touch()
 
     def answers(self, *cards: Mapping[str, str], **system: str) -> None:
+        self.write(answers(*cards, **system))
+
+    def write(self, text: str) -> None:
         fresh = self.file.with_suffix(".new")
-        fresh.write_text(answers(*cards, **system), encoding="utf-8")
+        fresh.write_text(text, encoding="utf-8")
         fresh.replace(self.file)
 
-    def report(self, index: int, kind: int, code: int = 0) -> None:
+    def report(self, index: int, kind: int, code: int = 0, *instance: int) -> None:
         with self.events.open("a", encoding="ascii") as file:
-            file.write(f"{index} {kind} {code}\n")
+            file.write(" ".join(map(str, (index, kind, code, *instance))) + "\n")
 
     def opened(self) -> set[int]:
         """Return the indices of the cards that the process keeps open."""
@@ -126,6 +138,25 @@ def test_other_events_taint_their_device_before_the_next_poll(
         await_reported(cluster, driver, 1, kind)
 
         cluster.until("tainted", lambda: reasons(cluster) == {GPU_1: reason})
+
+
+def test_event_of_an_instance_taints_its_partition_and_a_change_of_instances_is_read_at_once(
+    driver: Driver, library: Path
+) -> None:
+    driver.write(divided(1, partition(0, 7), partition(1, 8)))
+    first, second, third = (mig_uuid(number).lower() for number in range(3))
+    with cluster_with() as cluster:
+        cluster.plugin_flags[:] = ["--nvml-library", str(library), *FAST, *NO_POLL]
+        start(cluster)
+        cluster.until("all", lambda: devices(cluster).keys() == {GPU_0, first, second})
+        await_reported(cluster, driver, 1, XID, 31)
+
+        driver.report(1, XID, 79, 8)
+        cluster.until("tainted", lambda: reasons(cluster) == {second: "xid-79"})
+        driver.write(divided(1, partition(0, 7), partition(2, 9)))
+        await_reported(cluster, driver, 1, MIG_CHANGE)
+
+        cluster.until("read", lambda: devices(cluster).keys() == {GPU_0, first, third})
 
 
 def test_lost_card_does_not_affect_the_others(driver: Driver, library: Path) -> None:
@@ -277,6 +308,24 @@ def test_a_driver_is_replaced_under_running_pods(driver: Driver, library: Path) 
             assert device["attributes"]["driver_version"]["version"] == "575.51.3"
         assert not upgrade.sign.exists()
         upgrade.prepared("b")
+
+
+def test_first_slices_of_a_restart_have_the_marks_of_the_node(
+    driver: Driver, library: Path
+) -> None:
+    with node(driver, library) as cluster:
+        mark = {f"cordon.tensor-fusion.ai/{GPU_0}": "fan_by_alice:NoSchedule:2026-03-01T00:00:00Z"}
+        found = cluster.client.get(NODES, cluster.node_name)
+        cluster.client.patch(NODES, found, {"metadata": {"annotations": mark}})
+        cluster.until("tainted", lambda: "fan_by_alice" in str(cluster.slices()))
+        stop(cluster)
+        before = cluster.slices()
+        cluster.server.requests.reset()
+        start(cluster)
+        cluster.until("watched", lambda: cluster.server.requests.count("watch", "nodes") > 0)
+
+        assert cluster.slices() == before
+        assert cluster.server.requests.count("update", "resourceslices") == 0
 
 
 def test_without_release_driver_the_node_is_not_watched(driver: Driver, library: Path) -> None:

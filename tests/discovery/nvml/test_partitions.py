@@ -4,43 +4,21 @@ from typing import Any
 
 import pytest
 
+from stand_ins import libraries
 from tensorfusion_dra.discovery.nvml import mig
-from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
+from tests.discovery.nvml.nvml_machine import (
+    MIB,
+    MIG,
+    Machine,
+    answers,
+    card,
+    divided,
+    mig_uuid,
+    partition,
+    uuid,
+)
 
 pytestmark = pytest.mark.process
-
-MIG = {"mig": "1 1", "partitions": "7", "profile4": "98"}
-"""What a card in MIG mode answers; it refuses its memory to processes without privileges."""
-
-
-def mig_uuid(number: int) -> str:
-    return f"MIG-0000000{number}-aaaa-bbbb-cccc-dddddddddddd"
-
-
-def partition(number: int, instance: int, **changed: str) -> dict[str, str]:
-    """Return the answers of partition 1g.10gb, by query."""
-    return {
-        "uuid": mig_uuid(number),
-        "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
-        "instances": f"{instance} 0",
-        "attributes": f"14 {9728}",
-        **changed,
-    }
-
-
-def divided(index: int, *partitions: dict[str, str], **changed: str) -> str:
-    """Return the lines of a card with these partitions, whose numbers have gaps."""
-    lines = [
-        f"{index}.{2 * number} {query} {answer}"
-        for number, each in enumerate(partitions)
-        for query, answer in each.items()
-    ]
-    return answers_of(index, **changed) + "\n".join(lines) + "\n"
-
-
-def answers_of(index: int, **changed: str) -> str:
-    every = [card(number) for number in range(index)]
-    return answers(*every, card(index, **{**MIG, "memory": "!4", **changed}))
 
 
 def put_minors(machine: Machine, *lines: str) -> None:
@@ -124,6 +102,29 @@ def test_partition_without_a_profile_in_its_name_is_published(machine: Machine) 
     assert (only["partition"], only["model"]) == ("unknown", "A100")
 
 
+@pytest.mark.parametrize(("mode", "is_divided"), [("1 0", True), ("0 1", False)])
+def test_mode_counts_once_it_is_no_longer_pending(
+    machine: Machine, mode: str, is_divided: bool
+) -> None:
+    text = divided(0, partition(0, 7), mig=mode, memory=libraries.A100["memory"])
+
+    (only,) = machine.read(text)["gpus"]
+
+    assert only["uuid"] == (mig_uuid(0) if is_divided else uuid(0))
+
+
+def test_memory_that_a_card_reserves_is_not_taken_from_each_of_its_partitions(
+    machine: Machine,
+) -> None:
+    seen = {**libraries.A100, "reserved": f"{600 * MIB}"}  # as privileged processes see it
+
+    (only,) = machine.read(
+        divided(0, partition(0, 7), memory=seen["memory"], reserved=seen["reserved"])
+    )["gpus"]
+
+    assert (only["vram_bytes"], only["reserved_bytes"]) == (9728 * MIB, 0)
+
+
 def test_instances_that_come_and_go_are_found_without_a_restart(machine: Machine) -> None:
     later = divided(0, partition(1, 9))
     off = answers(card(0))
@@ -165,3 +166,4 @@ def test_card_in_mig_mode_without_instances_is_left_out(machine: Machine) -> Non
     (left_out,) = found["left_out"]
     assert found["gpus"] == []
     assert "MIG mode is on without instances, expected some" in left_out["reason"]
+    assert "or a privileged process" in left_out["reason"]

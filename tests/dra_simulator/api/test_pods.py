@@ -79,6 +79,14 @@ def test_a_new_pod_is_pending_with_defaults(api: Client) -> None:
             ("spec.containers[1].name", "Duplicate"),
             "app",
         ),
+        *(
+            (
+                {"resources": {kind: {"cpu": "1", "hugepages-2Mi": "2Mi", "cpu.a/b": "1"}}},
+                (f"spec.resources.{kind}[cpu.a/b]", "NotSupported"),
+                'Unsupported value: "cpu.a/b": supported values: "cpu", "hugepages-", "memory"',
+            )
+            for kind in ("limits", "requests")
+        ),
         ({"containers": []}, ("spec.containers", "Required"), ""),
         ({"initContainers": [{"name": "init"}]}, ("spec.initContainers[0].image", "Required"), ""),
     ],

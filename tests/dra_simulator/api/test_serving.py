@@ -46,6 +46,8 @@ def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
     assert group["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
     assert {name: item["namespaced"] for name, item in resources.items()} == {
         "deviceclasses": False,
+        "devicetaintrules": False,
+        "devicetaintrules/status": False,
         "resourceclaims": True,
         "resourceclaims/status": True,
         "resourceclaimtemplates": True,

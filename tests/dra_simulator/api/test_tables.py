@@ -80,6 +80,7 @@ REAL: Final = {
     "/events": EVENT,
     "events.k8s.io/events": EVENT,
     "resource.k8s.io/deviceclasses": [NAME, AGE],
+    "resource.k8s.io/devicetaintrules": [NAME, AGE],
     "resource.k8s.io/resourceclaims": [NAME, ("State", "string", "", 0), AGE],
     "resource.k8s.io/resourceclaimtemplates": [NAME, AGE],
     "resource.k8s.io/resourceslices": [
