@@ -6,6 +6,8 @@ import sys
 from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.errors import InputError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,9 @@ def run(flags: argparse.Namespace) -> int:
     api = kubectl.api(flags.kubeconfig, flags.context)
     lists = ClusterLists(api)
     rules, marks = command.by_rules(lists), command.by_annotations(lists)
+    if not (rules or marks):
+        shown = printable.one_line(flags.card)
+        raise InputError(f"{shown}: found no card that cordon took out of service")
     node, device = command.chosen({**rules, **marks}, flags.card)
     if (node, device) in rules:
         path = f"{command.RULES}/{command.RULE_PREFIX}{device}"

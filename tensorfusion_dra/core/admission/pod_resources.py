@@ -277,8 +277,7 @@ def _of_no_partition(pod: Item, amounts: Sequence[str]) -> Iterator[FieldError]:
     whole = [
         path
         for path, container in resource_claims.containers_with_paths(pod)
-        if map_at(container, "resources", "limits").keys() & _BECOMES.keys()
-        == {names.RESOURCE_GPU}
+        if map_at(container, "resources", "limits").keys() & _BECOMES.keys() == {names.RESOURCE_GPU}
     ]
     for path in whole:
         where = f"{path}.resources.limits[{names.RESOURCE_GPU}]"
