@@ -283,3 +283,14 @@ def test_kubectl_completes_pods_namespaces_and_cards(
     assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == ["train", ":4"]
     cluster.server.stop()
     assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == [":4"]
+
+
+def test_doctor_names_an_unhealthy_card(cluster: Cluster, device: str, capsys: Capture) -> None:
+    (published,) = cluster.client.list(SLICES).items
+    taint = {"key": names.TAINT_UNHEALTHY, "value": "vanished", "effect": "NoSchedule"}
+    published["spec"]["devices"][0]["taints"] = [taint]
+    cluster.client.replace(SLICES, published)
+
+    found = cluster.text(capsys, "doctor", "--on", "workstation")
+
+    assert f"warning node-01/{device}: unhealthy: vanished, NoSchedule" in found

@@ -182,12 +182,12 @@ def _selector(context: Context) -> str:
     return f"spec.driver={names.DRIVER}{of_node}"
 
 
-def cordoned(context: Context) -> Iterator[Finding]:
-    """Name the cards that an administrator took out of service, with who did it and why."""
+def out_of_service(context: Context) -> Iterator[Finding]:
+    """Name the cards that are unhealthy, and those that an administrator cordoned, with the why."""
     rules = context.cluster.taint_rules()
     for item in context.cluster.slices(fieldSelector=_selector(context)):
         node, pool = item["spec"].get("nodeName"), item["spec"]["pool"]["name"]
-        for device in item["spec"]["devices"]:
+        for device in item["spec"].get("devices") or ():
             card, name = f"{node}/{device['name']}", device["name"]
             added = device_rules.rule_taints(rules, driver=names.DRIVER, pool=pool, device=name)
             for taint in (*(device.get("taints") or ()), *added):
@@ -196,6 +196,13 @@ def cordoned(context: Context) -> Iterator[Finding]:
                         card,
                         f"out of service: {taint.get('value')}, {taint['effect']}",
                         remedy=f"once it works again: kubectl tensorfusion uncordon {card}",
+                    )
+                elif taint["key"] == names.TAINT_UNHEALTHY:
+                    yield warning(
+                        card,
+                        f"unhealthy: {taint.get('value')}, {taint['effect']}",
+                        expected="a card without this taint",
+                        remedy="see its Node's Events, and Health in docs/concepts.md",
                     )
 
 
