@@ -65,13 +65,18 @@ def complete(parser: argparse.ArgumentParser, verbs: Sequence[str], words: Seque
     if before:
         # What cannot be read has no candidates, and a message would end up between them.
         with suppress(InputError, RetryableError):
-            found, takes_files = _candidates(parser, before)
+            found, takes_files = _candidates(parser, before, start)
     shown = [f"{each}\n" for each in found if each.startswith(start)]
     sys.stdout.write("".join((*shown, f":{0 if takes_files else 4}\n")))
 
 
-def _candidates(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the candidates for the word after these, and whether it may be a file."""
+def _candidates(
+    parser: argparse.ArgumentParser, before: Sequence[str], start: str
+) -> tuple[list[str], bool]:
+    """Return the candidates for the word after these, and whether it may be a file.
+
+    As in kubectl, flags are listed only after a dash, or if there is nothing else.
+    """
     actions = parser._actions
     for word in before:
         verbs = next((each.choices for each in actions if isinstance(each.choices, dict)), None)
@@ -83,12 +88,14 @@ def _candidates(parser: argparse.ArgumentParser, before: Sequence[str]) -> tuple
     flags = {flag: each for each in actions for flag in each.option_strings}
     flag = flags.get(before[-1])
     asked = [flag] if flag and flag.nargs != 0 else [a for a in actions if not a.option_strings]
+    if asked != [flag] and start.startswith("-"):
+        return list(flags), False
     found = [str(choice) for each in asked for choice in each.choices or ()]
     given = dict(itertools.pairwise(part for word in before for part in word.split("=", 1)))
     for each in asked:
         if read := _NAMES.get(each.dest):
             found += read(given)
-    if asked != [flag]:
+    if asked != [flag] and not found:
         found += flags
     return found, any(each.metavar in ("FILE", "DIR", "FOLDER") for each in asked)
 

@@ -246,7 +246,7 @@ def test_a_node_plugin_that_does_not_follow_is_said(
         ("cordon", "node-02/gpu-", "found 0 such cards of node-01/gpu-"),
         ("cordon", "node-01/", "found 0 such cards of node-01/gpu-"),
         ("cordon", "gpu-", "found 2 such cards of node-01/gpu-"),
-        ("uncordon", "gpu-", "found 0 such cards of none; expected one, such as node-01/gpu-363a"),
+        ("uncordon", "gpu-", "gpu-: found no card that cordon took out of service"),
     ],
 )
 def test_a_card_that_is_not_there_or_not_the_only_one_is_said(
@@ -272,6 +272,8 @@ def test_kubectl_completes_pods_namespaces_and_cards(
         return capsys.readouterr().out.splitlines()
 
     assert completed("why", "t") == ["train", ":4"]
+    assert completed("why", "") == ["train", ":4"]
+    assert completed("why", "--na") == ["--namespace", ":4"]
     assert completed("why", "-n", "kube", "t") == [":4"]
     assert completed("why", "--namespace=kube", "t") == [":4"]
     assert completed("top", "-n", "def") == ["default", ":4"]
@@ -281,3 +283,14 @@ def test_kubectl_completes_pods_namespaces_and_cards(
     assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == ["train", ":4"]
     cluster.server.stop()
     assert completed("why", "--kubeconfig", str(cluster.kubeconfig), "t") == [":4"]
+
+
+def test_doctor_names_an_unhealthy_card(cluster: Cluster, device: str, capsys: Capture) -> None:
+    (published,) = cluster.client.list(SLICES).items
+    taint = {"key": names.TAINT_UNHEALTHY, "value": "vanished", "effect": "NoSchedule"}
+    published["spec"]["devices"][0]["taints"] = [taint]
+    cluster.client.replace(SLICES, published)
+
+    found = cluster.text(capsys, "doctor", "--on", "workstation")
+
+    assert f"warning node-01/{device}: unhealthy: vanished, NoSchedule" in found

@@ -14,7 +14,7 @@ from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refu
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, Listed, resource_path
+from tensorfusion_dra.cluster.api import Api, Listed
 from tensorfusion_dra.cluster.slices import ApiSlices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
@@ -411,11 +411,11 @@ def test_a_kind_that_most_servers_lack_is_asked_for_seldom(
 ) -> None:
     with ApiServer() as bare:
         api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
-        rules = ObjectCache(api, resource_path("devicetaintrules"), absent_seconds=600)
+        pools = ObjectCache(api, watch.GPUPOOLS, absent_seconds=600)
 
-        rules.run()
+        pools.run()
 
-    asked = bare.requests.count("list", "devicetaintrules")
+    asked = bare.requests.count("list", "gpupools")
     assert 0 < asked <= time.seconds / 600 + 2
 
 

@@ -322,11 +322,13 @@ OF_METADATA: dict[str, Any] = {"properties": {"creationTimestamp": {}}}
 
 
 def undescribed(schema: Any, path: str = "") -> list[str]:
-    """Return the fields of a schema that have no description."""
-    found = []
+    """Return the fields of a schema that have no description, or that of a field beside them."""
+    found: list[str] = []
+    beside = {""}
     for name, field in schema.get("properties", {}).items():
-        at = f"{path}.{name}"
-        found += ([] if field.get("description") else [at]) + undescribed(field, at)
+        at, description = f"{path}.{name}", field.get("description", "")
+        found += ([at] if description in beside else []) + undescribed(field, at)
+        beside.add(description)
     return found + (undescribed(schema["items"], f"{path}[]") if "items" in schema else [])
 
 

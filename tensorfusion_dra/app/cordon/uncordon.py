@@ -7,6 +7,8 @@ from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import TAINT_RULES
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.errors import InputError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +29,9 @@ def run(flags: argparse.Namespace) -> int:
     api = kubectl.api(flags.kubeconfig, flags.context)
     lists = ClusterLists(api)
     rules, marks = command.by_rules(lists), command.by_annotations(lists)
+    if not (rules or marks):
+        shown = printable.one_line(flags.card)
+        raise InputError(f"{shown}: found no card that cordon took out of service")
     node, device = command.chosen({**rules, **marks}, flags.card)
     if (node, device) in rules:
         path = f"{TAINT_RULES}/{command.RULE_PREFIX}{device}"

@@ -53,7 +53,7 @@ CHECKS: Final = (
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="pods", run=objects.rollout, needs_api=True),
     Check(theme="slices", run=objects.published_slices, needs_api=True),
-    Check(theme="slices", run=objects.cordoned, needs_api=True),
+    Check(theme="slices", run=objects.out_of_service, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="classes of shares", run=objects.share_classes, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),

@@ -183,8 +183,8 @@ def _selector(context: Context) -> str:
     return f"spec.driver={names.DRIVER}{of_node}"
 
 
-def cordoned(context: Context) -> Iterator[Finding]:
-    """Name the cards that an administrator took out of service, with who did it and why."""
+def out_of_service(context: Context) -> Iterator[Finding]:
+    """Name the cards that are unhealthy or that an administrator cordoned, with the reason."""
     found = context.cluster.slices(fieldSelector=_selector(context))
     for item in with_rules(context.cluster.taint_rules(), found):
         for device in item["spec"]["devices"]:
@@ -195,6 +195,13 @@ def cordoned(context: Context) -> Iterator[Finding]:
                         card,
                         f"out of service: {taint.get('value')}, {taint['effect']}",
                         remedy=f"once it works again: kubectl tensorfusion uncordon {card}",
+                    )
+                elif taint["key"] == names.TAINT_UNHEALTHY:
+                    yield warning(
+                        card,
+                        f"unhealthy: {taint.get('value')}, {taint['effect']}",
+                        expected="a card without this taint",
+                        remedy="see its Node's Events, and Health in docs/concepts.md",
                     )
 
 

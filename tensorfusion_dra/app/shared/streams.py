@@ -26,6 +26,7 @@ WIDE: Final = "wide"
 FOR_PEOPLE: Final = ("table", WIDE)
 _LEAST_WIDTH: Final = 12
 """Of a column that is cut."""
+_END_OF_NAME: Final = 6
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _AMOUNT: Final = re.compile(r"\b[0-9]+(m|[KMGT]i)\b")
@@ -149,7 +150,11 @@ def table(
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}\u2026"
+    """Cut a text to this width; of a name the end is kept, where pods of a Deployment differ."""
+    if len(text) <= width:
+        return text
+    end = "" if " " in text else text[-_END_OF_NAME:]
+    return f"{text[: width - 1 - len(end)]}\u2026{end}"
 
 
 def shown(amount: Quantity, capacity: str = "") -> str:

@@ -30,8 +30,8 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 Document = Mapping[str, Any]
 
 BIND_ROLE: Final = (
-    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
-    "webhook's pods the chart's value webhook.why does."
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account with a "
+    "ClusterRoleBinding; for the webhook's pods the chart's value webhook.why does."
 )
 """Remedy for a permission that is missing."""
 WEBHOOK: Final = "webhook"

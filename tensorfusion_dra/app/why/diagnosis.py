@@ -476,15 +476,16 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
     """Add a claim that exists, with its faults."""
     claim = _stored(found.pod, observed, name)
     if claim is None:
-        found.findings.append(
-            problem(
-                f"ResourceClaim {name}",
-                "not found",
-                expected="a claim of this name in the pod's namespace",
-                remedy=f"create the claim {name}, or correct spec.resourceClaims",
-            )
-        )
         found.is_complete = False
+        if "ResourceClaims" not in observed.missing:
+            found.findings.append(
+                problem(
+                    f"ResourceClaim {name}",
+                    "not found",
+                    expected="a claim of this name in the pod's namespace",
+                    remedy=f"create the claim {name}, or correct spec.resourceClaims",
+                )
+            )
         return
     if "deletionTimestamp" in claim["metadata"]:
         found.findings.append(

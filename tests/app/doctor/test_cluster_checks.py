@@ -94,7 +94,7 @@ def test_no_card_is_out_of_service_on_a_node_without_cards(canned: CannedApi, he
     spec = {"nodeName": "node-01", "driver": DRIVER, "pool": {"name": "default/node-01"}}
     canned.answers |= {VERSION: {"gitVersion": "v1.36.0"}, SLICES: {"items": [{"spec": spec}]}}
 
-    assert [*objects.cordoned(here())] == []
+    assert [*objects.out_of_service(here())] == []
 
 
 def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:

@@ -134,12 +134,14 @@ def test_fact_that_json_does_not_know_is_shown_by_its_repr(stream: io.StringIO) 
 def test_tables_fit_on_a_terminal_unless_they_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    rows = [("POD", "NODE", "WHY"), ("a" * 30, "node-01", "b" * 30)]
+    rows = [("POD", "NODE", "WHY"), (f"{'a' * 24}-bfr5p", "node-01", f"{'b' * 15} {'c' * 14}")]
 
     cut, wide = streams.table(rows, indent="", is_wide=False), streams.table(rows, indent="")
 
     assert max(map(len, cut)) == 40
-    assert cut[1] == f"{'a' * 13}…  node-01  {'b' * 14}…"
-    assert wide[1] == f"{'a' * 30}  node-01  {'b' * 30}"
+    assert cut[1] == f"{'a' * 7}…-bfr5p  node-01  {'b' * 14}…"
+    assert wide[1] == f"{'a' * 24}-bfr5p  node-01  {'b' * 15} {'c' * 14}"
     monkeypatch.setenv("COLUMNS", "10")
-    assert streams.table(rows, indent="", is_wide=False)[1] == f"{'a' * 11}…  node-01  {'b' * 11}…"
+    assert streams.table(rows, indent="", is_wide=False)[1] == (
+        f"{'a' * 5}…-bfr5p  node-01  {'b' * 11}…"
+    )

@@ -618,8 +618,8 @@ def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) 
 
 FORBIDDEN = 403
 BIND = (
-    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account; for the "
-    "webhook's pods the chart's value webhook.why does."
+    "An administrator can bind the ClusterRole tensorfusion-dra-why to this account with a "
+    "ClusterRoleBinding; for the webhook's pods the chart's value webhook.why does."
 )
 
 
@@ -670,6 +670,19 @@ def test_without_the_rights_for_a_trial_the_faults_of_the_pod_are_found(
     assert gated["answer"] == (
         "default/b cannot be scheduled: spec.schedulingGates: example.com/queue."
     )
+
+
+def test_a_claim_that_may_not_be_read_is_not_called_missing(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_pod("a", request())
+    for verb in ("list", "get"):
+        cluster.server.faults.add(verb, "resourceclaims", Refuse(FORBIDDEN))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["answer"].endswith(f"was not tried: no right to list ResourceClaims. {BIND}")
+    assert found["findings"] == []
 
 
 def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
