@@ -14,10 +14,10 @@ from typing import Final
 
 import shtab
 
+from tensorfusion_dra.app.cordon import command
 from tensorfusion_dra.app.shared import kubectl
 from tensorfusion_dra.cluster.api import CORE, resource_path
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _WAIT_SECONDS: Final = 3.0
@@ -111,9 +111,7 @@ def _namespaces(given: Mapping[str, str]) -> Iterable[str]:
 
 def _cards(given: Mapping[str, str]) -> Iterable[str]:
     lists = ClusterLists(kubectl.api(*_cluster(given)), wait_seconds=_WAIT_SECONDS)
-    for item in lists.slices(fieldSelector=f"spec.driver={names.DRIVER}"):
-        for device in item["spec"].get("devices") or ():
-            yield f"{item['spec'].get('nodeName')}/{device['name']}"
+    return map("/".join, command.published(lists))
 
 
 def _listed(given: Mapping[str, str], plural: str, namespace: str = "") -> Iterable[str]:
@@ -132,4 +130,4 @@ _NAMES: Final[Mapping[str, Callable[[Mapping[str, str]], Iterable[str]]]] = {
     "target": _pods,
     "card": _cards,
 }
-"""Readers of the names that an argument may have, by its destination; of the flags given before."""
+"""Functions that list the values of an argument, by its destination, from the flags before it."""

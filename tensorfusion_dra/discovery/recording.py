@@ -219,10 +219,9 @@ def inventory(
         for answers in recording.gpus
         if isinstance(answers.recovery_action, int)
     }
-    of_cards = {gpu.uuid: gpu.card_uuid for gpu in gpus if gpu.card_uuid in actions}
-    recovery = actions | {uuid: actions[card] for uuid, card in of_cards.items()}
+    of_gpus = {gpu.uuid: actions[gpu.card_uuid] for gpu in gpus if gpu.card_uuid in actions}
     return Inventory(
-        gpus=tuple(gpus), left_out=tuple(left_out), lost=tuple(lost), recovery=recovery
+        gpus=tuple(gpus), left_out=tuple(left_out), lost=tuple(lost), recovery=actions | of_gpus
     )
 
 

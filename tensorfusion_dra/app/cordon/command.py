@@ -34,8 +34,8 @@ _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _FOLLOW_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 
-CardsByPlace = Mapping[tuple[str, str], Any]
-"""By node and name of the device."""
+ByCard = Mapping[tuple[str, str], Any]
+"""What is known of cards, by node and name of the device."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def run(flags: argparse.Namespace) -> int:
     return 0
 
 
-def published(lists: ClusterLists) -> CardsByPlace:
+def published(lists: ClusterLists) -> ByCard:
     """Return the cards of all slices of this driver."""
     return {
         (str(item["spec"].get("nodeName")), str(device["name"])): device
@@ -116,7 +116,7 @@ def published(lists: ClusterLists) -> CardsByPlace:
     }
 
 
-def by_rules(lists: ClusterLists) -> CardsByPlace:
+def by_rules(lists: ClusterLists) -> ByCard:
     """Return the DeviceTaintRules of this verb by the cards that they take out of service."""
     nodes = {device: node for node, device in published(lists)}
     found = {}
@@ -130,7 +130,7 @@ def by_rules(lists: ClusterLists) -> CardsByPlace:
     return found
 
 
-def by_annotations(lists: ClusterLists) -> CardsByPlace:
+def by_annotations(lists: ClusterLists) -> ByCard:
     """Return the taints of cards that Nodes' annotations take out of service."""
     return {
         (str(node["metadata"]["name"]), device): taint
@@ -139,7 +139,7 @@ def by_annotations(lists: ClusterLists) -> CardsByPlace:
     }
 
 
-def chosen(cards: CardsByPlace, target: str) -> tuple[str, str]:
+def chosen(cards: ByCard, target: str) -> tuple[str, str]:
     """Return node and device of the one card that a text names.
 
     The text has the beginning of a device's name or of a UUID; the node may be left out.

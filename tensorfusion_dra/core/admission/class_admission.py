@@ -177,9 +177,9 @@ def of_template(template: Item, classes: Classes) -> Item:
     if found == claim:
         return template
     annotations = review.annotations_of(template)
-    earlier = filter(None, [annotations.get(names.ANNOTATION_FILLED)])  # of a copied template
-    added = ",".join([*earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())])
-    annotated = {**annotations, names.ANNOTATION_FILLED: added}
+    earlier = annotations.get(names.ANNOTATION_FILLED)  # of a template that is a copy
+    every = filter(None, (earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())))
+    annotated = {**annotations, names.ANNOTATION_FILLED: ",".join(every)}
     return {
         **template,
         "metadata": {**as_map(template.get("metadata")), "annotations": annotated},

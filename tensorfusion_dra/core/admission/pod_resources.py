@@ -140,21 +140,18 @@ def read(pod: Item) -> OfResources:
             asked[name_of(container)] = of_container
     if asked and not errors:
         errors += _conflicts(annotations, asked)
-    found: Amounts = {}
-    try:
-        if asked and not errors:
+    if asked and not errors:
+        try:
             found = dialects.of_containers(pod, asked, dict)
-    except InputError as error:
-        errors.append(FieldError("spec.containers", Reason.INVALID, f"{amounts[0]}: {error}"))
-    if errors:
-        return OfResources(pod=pod, errors=tuple(errors))
-    if asked:
-        result.setdefault("metadata", {})["annotations"] = {
-            names.ANNOTATION_DRA_ENABLED: "true",
-            **annotations,
-            **found,
-        }
-    return OfResources(pod=result)
+        except InputError as error:
+            errors.append(FieldError("spec.containers", Reason.INVALID, f"{amounts[0]}: {error}"))
+        else:
+            result.setdefault("metadata", {})["annotations"] = {
+                names.ANNOTATION_DRA_ENABLED: "true",
+                **annotations,
+                **found,
+            }
+    return OfResources(pod=pod if errors else result, errors=tuple(errors))
 
 
 def written(pod: Item, annotations: Amounts) -> tuple[dict[str, Amounts], Amounts]:

@@ -222,9 +222,8 @@ def _bound(
     if facts.keeps_lent_memory and not rules.overcommit_limits:
         vram = min(vram, Quantity.of_bytes(rules.factor * share.reserved.vram_bytes))
     tflops = Quantity.milli(gpu.milli_tflops)
-    exceeded = []
-    if annotated.vram_limit and annotated.vram_limit > vram:
-        exceeded.append(str(vram))
-    if annotated.tflops_limit and annotated.tflops_limit > tflops:
-        exceeded.append(f"{tflops} TFLOPS")
-    return " and ".join(exceeded)
+    amounts = (
+        (annotated.vram_limit, vram, f"{vram}"),
+        (annotated.tflops_limit, tflops, f"{tflops} TFLOPS"),
+    )
+    return " and ".join(text for asked, most, text in amounts if asked and asked > most)

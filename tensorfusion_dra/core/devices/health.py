@@ -410,16 +410,8 @@ def after_reading(
     absent = {uuid: gpu for uuid, gpu in absent.items() if uuid not in forgotten}
     unusable = {each.subject: each.reason for each in inventory.left_out}
     for uuid, gpu in absent.items():
-        kind, reason, text = ProblemKind.VANISHED, "vanished", "the GPU is gone from the node"
-        if gpu.partition:
-            text = f"the partition {gpu.partition} is gone from GPU {gpu.parent_uuid}"
-        if uuid in divided:
-            reason, text = "partitioned", "the GPU is in MIG mode by now, divided into partitions"
-        if uuid in lost:
-            kind, reason, text = ProblemKind.LOST, "lost", f"the GPU is lost: {lost[uuid].text}"
-        elif uuid in unusable:
-            reason, text = "unusable", f"the GPU cannot be used: {unusable[uuid]}"
-        readings[uuid] = CardReading(problems=(HealthProblem(kind=kind, reason=reason, text=text),))
+        problem = _absence(gpu, uuid in divided, lost.get(uuid), unusable.get(uuid))
+        readings[uuid] = CardReading(problems=(problem,))
     health = {
         uuid: with_reading(known.health.get(uuid, HEALTHY), reading, now, rules)
         for uuid, reading in readings.items()
@@ -429,6 +421,22 @@ def after_reading(
         health={uuid: state for uuid, state in health.items() if state != HEALTHY},
         absent=frozenset(absent),
     )
+
+
+def _absence(
+    gpu: Gpu, is_divided: bool, lost: LostCard | None, unusable: str | None
+) -> HealthProblem:
+    """Return the problem of a known card that a reading did not find, or not as a usable one."""
+    kind, reason, text = ProblemKind.VANISHED, "vanished", "the GPU is gone from the node"
+    if gpu.partition:
+        text = f"the partition {gpu.partition} is gone from GPU {gpu.parent_uuid}"
+    if is_divided:
+        reason, text = "partitioned", "the GPU is in MIG mode by now, divided into partitions"
+    if lost is not None:
+        kind, reason, text = ProblemKind.LOST, "lost", f"the GPU is lost: {lost.text}"
+    elif unusable is not None:
+        reason, text = "unusable", f"the GPU cannot be used: {unusable}"
+    return HealthProblem(kind=kind, reason=reason, text=text)
 
 
 def after_failure(
