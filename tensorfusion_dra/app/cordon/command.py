@@ -148,11 +148,10 @@ def chosen(cards: ByCard, target: str) -> tuple[str, str]:
         InputError: There is no such card, or several.
     """
     node, _, start = target.rpartition("/")
-    prefix = start.lower()
     found = sorted(
         (of_node, device)
         for of_node, device in cards
-        if node in ("", of_node) and prefix and device.startswith(prefix)
+        if node in ("", of_node) and start and device.startswith(start.lower())
     )
     if len(found) != 1:
         shown = printable.first(["/".join(each) for each in found or sorted(cards)]) or "none"

@@ -16,10 +16,9 @@ from tensorfusion_dra.core.devices.gpu import is_partition
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import InputError, StatusError
 from tensorfusion_dra.core.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
+from tensorfusion_dra.core.kubernetes import device_rules, node_fit, resource_claims
 from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
-from tensorfusion_dra.scheduling.devices import with_rules
 
 _OWN: Final = "app.kubernetes.io/name=tensorfusion-dra"
 _NODE_PLUGIN: Final = f"{_OWN},app.kubernetes.io/component=node-plugin"
@@ -184,12 +183,14 @@ def _selector(context: Context) -> str:
 
 
 def out_of_service(context: Context) -> Iterator[Finding]:
-    """Name the cards that are unhealthy or that an administrator cordoned, with the reason."""
-    found = context.cluster.slices(fieldSelector=_selector(context))
-    for item in with_rules(context.cluster.taint_rules(), found):
-        for device in item["spec"]["devices"]:
-            card = f"{item['spec'].get('nodeName')}/{device['name']}"
-            for taint in device["taints"]:
+    """Name the cards that are unhealthy, and those that an administrator cordoned, with the why."""
+    rules = context.cluster.taint_rules()
+    for item in context.cluster.slices(fieldSelector=_selector(context)):
+        node, pool = item["spec"].get("nodeName"), item["spec"]["pool"]["name"]
+        for device in item["spec"].get("devices") or ():
+            card, name = f"{node}/{device['name']}", device["name"]
+            added = device_rules.rule_taints(rules, driver=names.DRIVER, pool=pool, device=name)
+            for taint in (*(device.get("taints") or ()), *added):
                 if taint["key"] == names.TAINT_CORDONED:
                     yield note(
                         card,

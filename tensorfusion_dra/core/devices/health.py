@@ -410,8 +410,9 @@ def after_reading(
     absent = {uuid: gpu for uuid, gpu in absent.items() if uuid not in forgotten}
     unusable = {each.subject: each.reason for each in inventory.left_out}
     for uuid, gpu in absent.items():
-        problem = _absence(gpu, uuid in divided, lost.get(uuid), unusable.get(uuid))
-        readings[uuid] = CardReading(problems=(problem,))
+        readings[uuid] = CardReading(
+            problems=(_absence(gpu, uuid in divided, lost.get(uuid), unusable.get(uuid)),)
+        )
     health = {
         uuid: with_reading(known.health.get(uuid, HEALTHY), reading, now, rules)
         for uuid, reading in readings.items()
