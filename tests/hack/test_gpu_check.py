@@ -299,4 +299,4 @@ def test_every_cgroup_gets_its_limit_with_real_containers() -> None:
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("\n") == ended.stdout.count("holds  ") == 17
+    assert ended.stdout.count("\n") == ended.stdout.count("holds  ") == 18
