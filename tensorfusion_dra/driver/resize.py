@@ -102,10 +102,8 @@ class ResizeFollower:
         found = projected(claim, _WATCHED)
         if self.label not in resize.label(found).values():
             return {}
-        return {
-            **found["metadata"],
-            "annotations": hash(str(found)),
-        }  # small, whatever is annotated
+        # A hash is small, whatever is annotated.
+        return {**found["metadata"], "annotations": hash(str(found))}
 
     def on_list(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Read the listed claims that changed while the watch was interrupted."""
