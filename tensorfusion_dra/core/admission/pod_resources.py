@@ -217,6 +217,10 @@ def _of_container(
         and not name.startswith(names.TENSOR_FUSION_INDEX)
     }
     if own.keys() <= {names.RESOURCE_GPU}:
+        if "0" in map(str, own.get(names.RESOURCE_GPU, ())):
+            # A queue multiplies the amounts of the pod by it, and would charge nothing.
+            text = f"found 0 beside {amount_of_pod} in the pod, expected at least 1 or none"
+            errors.append(FieldError(f"{where}[{names.RESOURCE_GPU}]", Reason.INVALID, text))
         return {}, errors
     texts = {
         name: _refusal(name, *each)

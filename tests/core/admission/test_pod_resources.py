@@ -221,6 +221,22 @@ def test_what_tensor_fusion_writes_into_resources_itself_stays_beside_amounts() 
     assert container["resources"]["limits"] == index
 
 
+def test_no_gpu_beside_amounts_of_another_container_is_refused() -> None:
+    main, none = limits("main", vram="20Gi"), limits("none", gpu="0")
+
+    for pod in (pod_document({}, main, none), pod_document({}, main, initContainers=[none])):
+        (error,) = pod_resources.read(pod).errors
+        assert "limits[tensor-fusion.ai/gpu]: found 0 beside tensor-fusion.ai/vram" in str(error)
+    assert not pod_resources.read(pod_document({}, none)).errors
+
+
+def test_request_equals_its_limit_in_another_unit() -> None:
+    main = limits("main", vram="1Gi")
+    main["resources"]["requests"] = {"tensor-fusion.ai/vram": "1073741824"}
+
+    assert not pod_resources.read(pod_document({}, main)).errors
+
+
 def test_amount_of_0_is_none() -> None:
     zero = limits(vram="0", tflops="0")
 
