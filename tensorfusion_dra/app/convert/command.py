@@ -475,7 +475,7 @@ class _Conversion:
                 quotes = SingleQuotedScalarString if '"' in value else DoubleQuotedScalarString
                 pod["metadata"]["annotations"].insert(0, name, quotes(value))
         for each in found.matches:
-            if each.is_removed:
+            if each.is_removed and each.key in each.holder:  # an alias is found at each place
                 remove(each.owner, each.field, each.key)
 
     def _resources(self, pod: CommentedMap, found: Translation) -> dict[str, str]:

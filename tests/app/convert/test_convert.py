@@ -612,6 +612,16 @@ def test_limits_of_which_nothing_is_left_are_empty_and_not_null() -> None:
     }
 
 
+def test_containers_with_an_alias_for_their_resources_have_the_same_ones() -> None:
+    containers = "- {name: a, resources: &of {limits: {nvidia.com/gpumem: 1}}}"
+    text = f"spec:\n  containers:\n  {containers}\n  - {{name: b, resources: *of}}\n"
+
+    converted = convert(text, [Dialect.HAMI]).text
+
+    assert converted.count('&of {limits: {tensor-fusion.ai/vram: "1Mi"}}') == 1
+    assert "nvidia.com" not in converted
+
+
 def test_whole_cards_that_the_file_names_already_stay_beside_annotations() -> None:
     text = DEPLOYMENT.replace("nvidia.com/gpumems: 4", "tensor-fusion.ai/gpu: 1")
 
