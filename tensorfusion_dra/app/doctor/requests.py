@@ -95,13 +95,16 @@ def templates(context: Context) -> Iterator[Finding]:
     for each in context.cluster.items(resource_path("resourceclaimtemplates")):
         if map_at(each, "metadata", "labels").get(names.LABEL_FILL_AMOUNTS) == "false":
             continue
-        with suppress(DriverError):  # its claims are refused, which says why
-            for found, expected in [*class_admission.outdated(each, known)][:1]:
-                yield warning(
-                    "ResourceClaimTemplate {namespace}/{name}".format_map(each["metadata"]),
-                    f"has no longer, or never had, the amounts of its class: {found}. Its claims "
-                    "may be refused, and a queue charges what is in the template",
-                    expected=expected,
-                    remedy="delete the template and create it again, or label it "
-                    f"{names.LABEL_FILL_AMOUNTS}=false",
-                )
+        try:
+            found = [*class_admission.outdated(each, known)][:1]
+        except DriverError as error:  # the class allows no amounts of a claim's own
+            found = [(str(error), "the amounts that its class has now")]
+        for text, expected in found:
+            yield warning(
+                "ResourceClaimTemplate {namespace}/{name}".format_map(each["metadata"]),
+                f"has no longer, or never had, the amounts of its class: {text}. Its claims "
+                "may be refused, and a queue charges what is in the template",
+                expected=expected,
+                remedy="delete the template and create it again, or label it "
+                f"{names.LABEL_FILL_AMOUNTS}=false",
+            )

@@ -29,6 +29,7 @@ WEBHOOKS = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurati
 ASKING = container_document(resources={"limits": {"tensor-fusion.ai/vram": "16Gi"}})
 ASKING_NOTHING = container_document(resources={"limits": {"tensor-fusion.ai/vram": "0"}})
 QUARTER = share_class("quarter", requests={"vram": "20Gi"})
+FIXED = share_class("quarter", requests={"vram": "20Gi"}, overridable=False)
 
 
 @pytest.fixture
@@ -177,6 +178,12 @@ QUEUED = pod_document({}, resourceClaims=ADDED)
                 TEMPLATES: items(template(capacity={"requests": {"x": "1"}})),
             },
             [(Level.WARNING, "amounts of its class: request gpu: vram none. Its claims")],
+        ),
+        # An amount of the template's own, which its class does not allow, or no longer.
+        (
+            requests.templates,
+            {CLASSES: items(FIXED), TEMPLATES: items(template(capacity={"requests": OF_10GI}))},
+            [(Level.WARNING, "request gpu: found vram: 10Gi, expected 20Gi: DeviceClass quarter")],
         ),
     ],
 )
