@@ -394,14 +394,14 @@ class AdmissionRules:
         return _checked_limits(asked, found, classes)
 
     def template(self, asked: Review) -> Decision:
-        """Add the amounts of its DeviceClasses to a new claim template, for queues that read it.
+        """Add the amounts of its DeviceClasses to a claim template, for queues that read it.
 
         Nothing is refused: the template's claims are filled and checked when they are created.
         """
-        if not asked.is_creation:
-            return PASSED
         try:
-            found = class_admission.of_template(asked.document, parsed_classes(self.classes))
+            found = class_admission.of_template(
+                asked.document, parsed_classes(self.classes), asked.old
+            )
         except RetryableError:  # the classes are not known yet
             return PASSED
         except DriverError as error:

@@ -1,7 +1,6 @@
 """Pods of workloads that request GPUs in the resources of their containers: what each gets."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -326,4 +325,17 @@ def test_claim_template_is_filled_when_it_is_created_and_never_refused() -> None
     assert "expected 20Gi: DeviceClass quarter sets the amounts" in refused.warnings[0]
     assert cluster.rules.template(review) == PASSED
     assert Cluster().rules.template(review_of(found)) == PASSED
-    assert Cluster().rules.template(replace(review, operation="UPDATE")) == PASSED
+
+
+def test_claim_template_that_is_applied_again_keeps_its_amounts() -> None:
+    cluster, plain = Cluster(), claim_template()
+    stored = changed(cluster.rules.template(review_of(plain)))
+    again = {**plain, "metadata": stored["metadata"]}  # kubectl and Helm keep annotations
+
+    found = cluster.rules.template(review_of(again, operation="UPDATE", old=stored))
+
+    assert found.changed == stored
+    before = review_of(plain, operation="UPDATE", old=plain)  # older than the class
+    assert cluster.rules.template(before) == PASSED
+    cluster.classes.listed = [share_class("quarter", requests={"vram": "10Gi"})]
+    assert cluster.rules.template(review_of(again, operation="UPDATE", old=stored)) == PASSED

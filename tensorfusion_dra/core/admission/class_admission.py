@@ -163,23 +163,33 @@ def filled(claim: Item, classes: Classes, apart: Collection[str], *, splits: boo
     return result
 
 
-def of_template(template: Item, classes: Classes) -> Item:
+def of_template(template: Item, classes: Classes, old: Item | None = None) -> Item:
     """Return a claim template with the amounts of its classes, for queues such as Kueue.
 
     An annotation names the added amounts. No constraint keeps several cards of a request apart:
     the template's claims get it when they are filled.
+
+    A stored template's spec cannot change. Whoever applies it again without the added amounts, as
+    kubectl and Helm do, gets them again as long as the classes have them.
+
+    Args:
+        old: The stored template that this one replaces; empty for a new one.
 
     Raises:
         InputError: A request names an amount that its class forbids.
     """
     claim = {"spec": map_at(template, "spec", "spec")}
     found = filled(claim, classes, (), splits=False)
-    if found == claim:
+    if found == claim or (
+        old and _amounts(found) != _amounts({"spec": map_at(old, "spec", "spec")})
+    ):
         return template
     annotations = review.annotations_of(template)
-    earlier = annotations.get(names.ANNOTATION_FILLED)  # of a template that is a copy
-    every = filter(None, (earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys())))
-    annotated = {**annotations, names.ANNOTATION_FILLED: ",".join(every)}
+    # Of a template that is a copy, or applied again.
+    earlier = annotations.get(names.ANNOTATION_FILLED, "").split(",")
+    every = (*earlier, *sorted(_amounts(found).keys() - _amounts(claim).keys()))
+    text = ",".join(filter(None, dict.fromkeys(every)))
+    annotated = {**annotations, names.ANNOTATION_FILLED: text}
     return {
         **template,
         "metadata": {**as_map(template.get("metadata")), "annotations": annotated},
