@@ -94,7 +94,7 @@ def test_a_rule_of_the_device_says_who_did_it_and_why(
     assert ended == (
         0,
         f"node-01/{device}: out of service for new pods (fan-loud_by_alice). {rest} To end it: "
-        f"tensorfusion-dra uncordon node-01/{device}\n",
+        f"kubectl tensorfusion uncordon node-01/{device}\n",
         "",
     )
     assert rule["metadata"]["annotations"] == {

@@ -102,7 +102,7 @@ def run(flags: argparse.Namespace) -> int:
     rest = "Its pods are deleted." if flags.evict else "Its pods go on."
     sys.stdout.write(
         f"{node}/{device}: out of service for new pods ({taint.value}). {rest} "
-        f"To end it: tensorfusion-dra uncordon {node}/{device}\n"
+        f"To end it: kubectl tensorfusion uncordon {node}/{device}\n"
     )
     return 0
 

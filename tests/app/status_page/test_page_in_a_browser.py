@@ -407,19 +407,21 @@ def test_share_that_uses_idle_compute_has_its_present_part_and_its_limit(open_pa
 
 def test_partition_and_its_share_are_named_as_such(open_page: Open) -> None:
     tenant = builders.Tenant(name="llm/serve", tflops=40, gib=9, exclusive=True, used=(6, 0))
-    view = builders.node(builders.Card(tenants=(tenant,)))
-    (card,), (whole,) = view.cards, view.shares
+    view = builders.node(builders.Card(tenants=(tenant,)), builders.Card())
+    (card, other), (whole,) = view.cards, view.shares
     share = replace(whole.share, isolation=Isolation.PARTITIONED)
-    device = replace(card.device, gpu=replace(card.device.gpu, partition="1g.10gb"))
+    device = replace(card.device, name="mig-1", gpu=replace(card.device.gpu, partition="1g.10gb"))
     page, _ = open_page(
         replace(
             view,
-            cards=(replace(card, device=device),),
+            cards=(replace(card, device=device), other),
             shares=(replace(whole, share=share),),
         )
     )
 
-    expect(page.locator(".card h3")).to_have_text("GPU 0: NVIDIA A100-SXM4-80GB 1g.10gb")
+    expect(page.locator(".card h3").first).to_have_text("GPU 0: NVIDIA A100-SXM4-80GB 1g.10gb")
+    expect(page.get_by_text("The 1 GPU and 1 partition are healthy")).to_be_visible()
+    expect(page.locator("#totals")).to_contain_text("GPUs and partitions")
     row = page.get_by_role("button", name="serve").last
     expect(row).to_contain_text("whole partition")
     row.click()
