@@ -17,6 +17,7 @@ from dra_simulator.rest import (
     MUTATING_WEBHOOKS,
     NAMESPACES,
     QUOTAS,
+    TEMPLATES,
     VALIDATING_WEBHOOKS,
     ApiError,
 )
@@ -101,6 +102,16 @@ def test_claim_names_a_class_and_gets_its_amounts(
     stored = cluster.client.create(CLAIMS, claim(f"of-{device_class}", device_class))
 
     assert amounts(stored) == expected
+
+
+def test_claim_template_gets_the_amounts_also_when_it_is_applied_again(cluster: Cluster) -> None:
+    spec = claim("any", "gpu-quarter")["spec"]
+    asked = {"metadata": {"name": "share", "namespace": "default"}, "spec": {"spec": spec}}
+
+    stored = cluster.client.create(TEMPLATES, asked)
+    again = cluster.client.replace(TEMPLATES, {**stored, "spec": asked["spec"]})
+
+    assert amounts(stored["spec"]) == amounts(again["spec"]) == QUARTER["requests"]
 
 
 def test_claim_that_the_scheduler_made_is_unchanged(cluster: Cluster) -> None:
