@@ -329,12 +329,17 @@ def test_claim_template_is_filled_when_it_is_created_and_never_refused() -> None
 
 def test_claim_template_that_is_applied_again_keeps_its_amounts() -> None:
     cluster, plain = Cluster(), claim_template()
+    plain["metadata"]["annotations"] = {"mine": "kept"}
     stored = changed(cluster.rules.template(review_of(plain)))
     again = {**plain, "metadata": stored["metadata"]}  # kubectl and Helm keep annotations
 
     found = cluster.rules.template(review_of(again, operation="UPDATE", old=stored))
 
     assert found.changed == stored
+    assert stored["metadata"]["annotations"] == {
+        names.ANNOTATION_FILLED: "gpu:vram",
+        "mine": "kept",
+    }
     before = review_of(plain, operation="UPDATE", old=plain)  # older than the class
     assert cluster.rules.template(before) == PASSED
     cluster.classes.listed = [share_class("quarter", requests={"vram": "10Gi"})]
