@@ -1,5 +1,6 @@
 """The real node-plugin process with simulated cards that become unhealthy and recover."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,7 +85,8 @@ def ready(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
 
 
 def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Path) -> None:
-    xids = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
+    xids = ("--health-critical-xids", "31", "--health-ignored-xids", "45,79")
+    ignored = itertools.cycle((45, 79))
     rest = ("--health-taint", "NoExecute", "--health-quiet-seconds", "600")
     with sick_cluster(tmp_path, *xids, *rest) as (cluster, profile):
         first, _ = devices(cluster)
@@ -101,8 +103,13 @@ def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Pat
         stop(cluster)
         start(cluster)
         cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-        # What a card reports at the first read is no news.
-        cluster.until("read", lambda: len(log_lines(cluster, "gpus_read")) > 1)
+        seen = len(log_lines(cluster, "card_event"))
+
+        def is_followed() -> bool:
+            profile.make(1, xid=next(ignored))  # what it reports before it is followed is no news
+            return len(log_lines(cluster, "card_event")) > seen
+
+        cluster.until("its events are followed", is_followed)
         assert cluster.slices() == before
         profile.make(1, xid=31)
         cluster.until("tainted", lambda: len(taints(cluster)) == 2)
